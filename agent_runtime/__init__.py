@@ -1,0 +1,1 @@
+"""An async agent runtime that hides tool latency."""
