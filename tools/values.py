@@ -39,9 +39,7 @@ RefusalReason = Literal[
     "closed",
 ]
 
-OutcomeStatus = Literal[
-    "ok", "error", "invalid_arguments", "unknown_tool", "timeout", "cancelled", "denied", "limit"
-]
+OutcomeStatus = Literal["ok", "error", "invalid_arguments", "unknown_tool", "timeout", "cancelled", "denied", "limit"]
 
 
 @dataclass(frozen=True, slots=True)
