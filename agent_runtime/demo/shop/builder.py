@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from .world import Customer, Order, Policy, Product, Shipment, World
 Call = tuple[str, dict[str, Any]]
 
 STATUSES = ("delivered", "delivered", "shipped", "shipped", "processing", "packed")
+LOWERCASE_SHARE = 0.1
 TIERS = ("basic", "silver", "gold")
 SHIPMENT_STATUSES = ("in transit", "out for delivery", "at the depot", "delayed")
 
@@ -40,6 +42,7 @@ class Builder:
         self.forbid: list[str] = []
         self.world = World()
         self._store = store
+        self._lowercase = False
         self._nouns: set[str] = set()
         self._customers: list[Customer] = []
         self._products: list[Product] = []
@@ -62,7 +65,12 @@ class Builder:
         return row
 
     def product(
-        self, noun: str | None = None, *, name: str | None = None, stock: int | None = None, price: int | None = None
+        self,
+        noun: str | None = None,
+        *,
+        name: str | None = None,
+        stock: int | None = None,
+        price: int | None = None,
     ) -> Product:
         """Add a product; the price is not that of another product of this world."""
         rng = self.rng
@@ -161,30 +169,41 @@ class Builder:
         return self.phrase(phrases.COMPARATIVES[rule])
 
     def ask(
-        self, body: str, *, email: str | None = None, name: str = "", confirmed: bool | None = None, **slots: object
+        self,
+        body: str,
+        *,
+        email: str | None = None,
+        name: str = "",
+        confirmed: bool | None = None,
+        frame: bool = True,
+        **slots: object,
     ) -> None:
         """Compose the request and start the conversation.
 
-        `body` names a pool of `phrases.BODIES`; `confirmed` is None where nothing has to be confirmed.
+        `body` names a pool of `phrases.BODIES`; `confirmed` is None where nothing has to be confirmed;
+        `frame` allows an opening and a closing.
         """
         rng = self.rng
         text = self.phrase(phrases.BODIES[body])
         parts = [text]
         if email is not None and "{email}" not in text:
-            identity = self.phrase(phrases.IDENTITY)
-            parts.insert(rng.choice((0, 1)), identity)
+            parts.insert(rng.choice((0, 1)), self.phrase(phrases.IDENTITY))
         if confirmed:
-            parts.insert(len(parts) if rng.random() < 0.7 else parts.index(text) + 1, self.phrase(phrases.CONFIRMED))
+            place = len(parts) if rng.random() < 0.7 else parts.index(text) + 1
+            parts.insert(place, self.phrase(phrases.CONFIRMED))
         elif confirmed is False and rng.random() < 0.4:
             parts.append(self.phrase(phrases.UNDECIDED))
-        if rng.random() < 0.45:
+        if frame and rng.random() < 0.45:
             parts.insert(0, self.phrase(phrases.OPENING))
-        if rng.random() < 0.3:
+        if frame and rng.random() < 0.3:
             parts.append(self.phrase(phrases.CLOSING))
-        request = ""
-        for part in parts:
-            request += _in_sentence(part, request).format(email=email, name=name, **slots)
-        self.start(request)
+        request = compose(parts, {"email": email, "name": name, **slots})
+        self._lowercase = rng.random() < LOWERCASE_SHARE
+        self.start(_in_lower_case(request) if self._lowercase else request)
+
+    def said(self, words: str) -> str:
+        """Return words of the request as they were typed."""
+        return words.lower() if self._lowercase else words
 
     def start(self, request: str) -> None:
         """Freeze the world, load it into the store and open the conversation with `request`."""
@@ -243,11 +262,22 @@ class Builder:
 
 
 
-def _in_sentence(part: str, before: str) -> str:
-    """Return `part` with the first letter that fits what stands before it, and one space between."""
-    part = " ".join(part.split()).replace("I 'd", "I'd")
-    if not before:
-        return part[0].upper() + part[1:]
-    if before[-1] in ",:" and not part.startswith(("I ", "I'")):
-        part = part[0].lower() + part[1:]
-    return f" {part}"
+def compose(parts: list[str], slots: dict[str, object]) -> str:
+    """Join the parts of a request, fill the slots and set capitals where sentences begin."""
+    request = ""
+    for part in parts:
+        text = part.format(**slots)
+        follows_comma = request.endswith((",", ":"))
+        if follows_comma and not part.startswith(("I ", "I'", "{")):
+            text = text[0].lower() + text[1:]
+        elif not follows_comma:
+            text = text[0].upper() + text[1:]
+        request += f" {text}"
+    request = " ".join(request.split()).replace(" '", "'")
+    return re.sub(r"(?<=[.?!] )[a-z]", lambda match: match.group().upper(), request)
+
+
+def _in_lower_case(request: str) -> str:
+    """Return the request as a customer in a hurry types it; identifiers keep their letter."""
+    lowered = re.sub(r"\b[a-z](?=-\d)", lambda match: match.group().upper(), request.lower())
+    return lowered.rstrip(".!")

@@ -118,7 +118,7 @@ def change_twin(t: Builder) -> None:
         name=customer.name,
         confirmed=confirmed,
         rule=t.which(rule),
-        noun=noun,
+        noun=noun, nouns=f"{noun}s",
         **t.act(action),
     )
     rows = orders_of(t, customer.email)
@@ -136,7 +136,7 @@ def track_twin(t: Builder) -> None:
     statuses = ("shipped", "delivered") if t.rng.random() < 0.5 else ("delivered", "shipped")
     noun, twins = twin_orders(t, customer, statuses)
     truth = next(order for order in twins if order.status == "shipped")
-    t.ask("track_twin", email=customer.email, name=customer.name, noun=noun)
+    t.ask("track_twin", email=customer.email, name=customer.name, noun=noun, nouns=f"{noun}s")
     rows = orders_of(t, customer.email)
     walk = []
     for row in rows:
@@ -199,7 +199,7 @@ def recover_order(t: Builder) -> None:
     for other in others:
         t.order(customer, product=t.product(other))
     wrong = t.names.order_id()
-    t.ask("recover_order", email=customer.email, name=customer.name, noun=noun, order=wrong)
+    t.ask("recover_order", email=customer.email, name=customer.name, noun=noun, nouns=f"{noun}s", order=wrong)
     t.call(("get_order", {"order_id": wrong}))
     rows = orders_of(t, customer.email)
     walk = [(row["order_id"], noun_of(row["item"]), noun_of(row["item"]) == noun) for row in rows]

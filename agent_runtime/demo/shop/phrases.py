@@ -336,7 +336,7 @@ BODIES: dict[str, Pool] = {
             "(Please |){act} my {rule} {noun} order(| please| for me).",
             "(Please |){act} the {rule} {noun} (I bought|I ordered|of my orders).",
             "I (want|would like|need) {want} my {rule} {noun} order.",
-            "I (bought|ordered) (two {noun} models|more than one {noun}). (Please |){act} the {rule} one.",
+            "I (bought|ordered) (two {nouns}|more than one {noun}). (Please |){act} the {rule} one.",
             "(Can|Could|Would) you {act} the {rule} {noun} (I bought|I ordered|on my account)?",
             "(Please |){act} my {noun} order, the {rule} one.",
             "I (want|would like|need) {want} the {noun}, the {rule} one.",
@@ -356,7 +356,7 @@ BODIES: dict[str, Pool] = {
     "track_twin": Pool(
         (
             "Where is the {noun} that (has not arrived|has not come|is not here)( yet|)?",
-            "I (bought|ordered) two {noun} models and one (has not arrived|is missing|is still on its way). Where is it?",
+            "I (bought|ordered) two {nouns} and one (has not arrived|is missing|is still on its way). Where is it?",
             "One of my {noun} orders (has not arrived|has not come|is missing). Where is it?",
             "(Track|Please track) the {noun} that is (still |)on its way.",
             "When does the {noun} (arrive|come) that is (still |)(missing|on its way)?",
@@ -369,7 +369,7 @@ BODIES: dict[str, Pool] = {
             "Any news (about|on|of) the {noun} that (has not come|is not here) yet?",
         ),
         (
-            "I ordered two {noun} models but only one was delivered. Where is the other one?",
+            "I ordered two {nouns} but only one was delivered. Where is the other one?",
             "Could you track the {noun} that is missing?",
             "When does my other {noun} arrive, the one that has not come?",
         ),
@@ -481,14 +481,14 @@ BODIES: dict[str, Pool] = {
     ),
     "buy_cheapest": Pool(
         (
-            "(Please |)order {count} of the cheapest {product} (in stock|you have|that is in stock).",
-            "I (want|would like|'d like) to (buy|order) {count} of your cheapest {product}.",
-            "I (want|would like|'d like|need) {count} {product}, the cheapest (one |)(in stock|you have).",
-            "(Buy|Order|Get) me {count} {product}, the cheapest (one |)(in stock|you have).",
-            "(Can|Could|Would) you order {count} {product} for me, the cheapest (one|in stock)?",
-            "(Please |)(place an order for|send me) {count} of the cheapest {product}(| in stock).",
-            "Please, {count} {product}, the cheapest (one |)(in stock|you have).",
-            "I am looking for a cheap {product}. Order {count} of the cheapest (in stock|you have).",
+            "(Please |)order {count} of the cheapest {products} (in stock|you have|that is in stock).",
+            "I (want|would like|'d like) to (buy|order) {count} of your cheapest {products}.",
+            "I (want|would like|'d like|need) {count} {things}, the cheapest (one |)(in stock|you have).",
+            "(Buy|Order|Get) me {count} {things}, the cheapest (one |)(in stock|you have).",
+            "(Can|Could|Would) you order {count} {things} for me, the cheapest (one|in stock)?",
+            "(Please |)(place an order for|send me) {count} of the cheapest {products}(| in stock).",
+            "Please, {count} {things}, the cheapest (one |)(in stock|you have).",
+            "I am looking for cheap {products}. Order {count} of the cheapest (in stock|you have).",
             "Which {product} is the cheapest? (I want to order|Order me) {count}.",
             "(Find|Look up) the cheapest {product} (in stock|you have) and order {count}.",
             "I (take|want) the cheapest {product}(| in stock), {count} of them.",
@@ -497,17 +497,17 @@ BODIES: dict[str, Pool] = {
         (
             "I need the cheapest {product} in stock, please send me {count}.",
             "Could you find your cheapest {product} and order {count} for me?",
-            "I'd like to place an order for {count} {product}, the cheapest.",
+            "I'd like to place an order for {count} {things}, the cheapest.",
         ),
     ),
     "buy_named": Pool(
         (
-            "(Please |)order {count} {product}(| for me| please).",
-            "I (want|would like|'d like) to (buy|order) {count} {product}.",
-            "(Buy|Order|Get) me {count} {product}.",
-            "(Can|Could|Would) you order {count} {product} for me?",
-            "(Please |)(place an order for|send me) {count} {product}.",
-            "I (take|need) {count} {product}.",
+            "(Please |)order {count} {things}(| for me| please).",
+            "I (want|would like|'d like) to (buy|order) {count} {things}.",
+            "(Buy|Order|Get) me {count} {things}.",
+            "(Can|Could|Would) you order {count} {things} for me?",
+            "(Please |)(place an order for|send me) {count} {things}.",
+            "I (take|need) {count} {things}.",
             "I am looking for the {product}. Order {count}(| please).",
             "The {product} (looks nice|is great|is what I need). Order {count}(| for me).",
             "I (saw|like) the {product}. I (want|would like) to order {count}.",
@@ -518,7 +518,7 @@ BODIES: dict[str, Pool] = {
         (
             "I need the {product}, please send me {count}.",
             "Could you find the {product} and order {count} for me?",
-            "I'd like to place an order for {count} {product}.",
+            "I'd like to place an order for {count} {things}.",
         ),
     ),
     "watch_named": Pool(
@@ -554,7 +554,7 @@ BODIES: dict[str, Pool] = {
             "I am waiting for the cheapest sold out {product}. (Notify|Tell|Inform) me when it is back.",
             "(Put|Set) (a watch|an alert) on the cheapest sold out {product} for me.",
             "When the cheapest sold out {product} is back in stock, (write|notify|tell) me.",
-            "Of every {product} that is sold out, watch the cheapest for me.",
+            "Of all {product}s that is sold out, watch the cheapest for me.",
             "(Please |)(notify|inform) {email} when the cheapest sold out {product} is back.",
         ),
         (
@@ -597,7 +597,7 @@ BODIES: dict[str, Pool] = {
             "(What is|What's) the price and (the |)rating of (your|the) {rule} {product}?",
             "I am interested in the {rule} {product}. (How is it rated|Is it good)?",
             "(Look up|Check|Find) (your|the) {rule} {product} and (tell me|say) how it is rated.",
-            "Of every {product} you have, how is the {rule} one rated?",
+            "Of all the {product}s you have, how is the {rule} one rated?",
         ),
         (
             "I'd like to know if your {rule} {product} is good.",

@@ -47,9 +47,9 @@ def buy(t: Builder) -> None:
         stocks = [rng.randint(quantity, 9) if rng.random() < 0.8 else rng.randint(0, quantity - 1)]
     else:
         good = rng.choice((1, 2, 2, 3)) if rng.random() < 0.9 else 0
-        bad = rng.randint(0 if good > 1 else 1, min(2, 4 - good))
+        bad = {0: rng.randint(1, 3), 1: rng.randint(1, 3), 2: rng.randint(0, 2), 3: 0}[good]
         stocks = [rng.randint(quantity, 9) for _ in range(good)]
-        stocks += [0 if quantity == 1 or rng.random() < 0.5 else rng.randint(1, quantity - 1) for _ in range(bad)]
+        stocks += [rng.choice((0, rng.randrange(quantity))) for _ in range(bad)]
     products = shelf(t, noun, stocks)
     customer = t.customer()
     email = t.names.person()[1] if rng.random() < 0.05 else customer.email
@@ -64,7 +64,10 @@ def buy(t: Builder) -> None:
         confirmed=confirmed,
         count=rng.choice(COUNT_WORDS[quantity]),
         product=query,
+        products=f"{query}s",
+        things=query if quantity == 1 else f"{query}s",
     )
+    query = t.said(f"{query}s" if f"{query}s".lower() in t.request.lower() else query)
     found, rows = t.call(("find_customer", {"email": email}), ("search_products", {"query": query}))
     if "error" in found:
         t.check(email, any_of=("no customer", "not find", "not exist"))
@@ -97,10 +100,11 @@ def watch_named(t: Builder) -> None:
     rng = t.rng
     sold_out = rng.random() < 0.75
     product = t.product(t.noun(), stock=0 if sold_out else None)
-    email = t.names.person()[1]
+    name, email = t.names.person()
     unknown = rng.random() < 0.06
     query = t.product_name() if unknown else product.name
-    t.ask("watch_named", email=email, product=query)
+    t.ask("watch_named", email=email, name=name, product=query)
+    query = t.said(query)
     (rows,) = t.call(("search_products", {"query": query}))
     if "error" in rows:
         t.kind = "dead_end"
@@ -124,9 +128,9 @@ def watch_cheapest(t: Builder) -> None:
     sold_out = rng.choice((1, 2, 2))
     products = shelf(t, noun, [0] * sold_out + [rng.randint(1, 9) for _ in range(rng.choice((1, 2)))])
     truth = min(products[:sold_out], key=lambda product: product.price)
-    email = t.names.person()[1]
+    name, email = t.names.person()
     t.state["watched"].append([truth.product_id, email])
-    t.ask("watch_cheapest", email=email, product=noun)
+    t.ask("watch_cheapest", email=email, name=name, product=noun)
     (rows,) = t.call(("search_products", {"query": noun}))
     think, best = thinking.pick(
         [
@@ -147,6 +151,7 @@ def product_info(t: Builder) -> None:
     unknown = t.rng.random() < 0.1
     query = t.product_name() if unknown else product.name
     t.ask("product_info", product=query)
+    query = t.said(query)
     (rows,) = t.call(("search_products", {"query": query}))
     if unknown:
         t.kind = "dead_end"
@@ -188,7 +193,7 @@ def compare_products(t: Builder) -> None:
     names = [product.name for product in products]
     by_rating = rng.random() < 0.5
     t.ask("compare_rating" if by_rating else "compare_price", product=names[0], product2=names[1])
-    results = t.call(*(("search_products", {"query": name}) for name in names))
+    results = t.call(*(("search_products", {"query": t.said(name)}) for name in names))
     rows = [result[0] for result in results]
     if by_rating:
         rows = t.call(*(("get_product", {"product_id": row["product_id"]}) for row in rows))

@@ -18,7 +18,7 @@ ANSWERS = {
 def small_talk(t: Builder) -> None:
     """Answer without a tool."""
     topic = t.rng.choice(tuple(ANSWERS))
-    t.ask(topic)
+    t.ask(topic, frame=topic not in ("greeting", "thanks"))
     text, facts = ANSWERS[topic]
     t.check(*facts)
     t.answer(text)

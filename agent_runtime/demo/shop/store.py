@@ -141,8 +141,8 @@ class Store:
         return row or _missing(f"no shipment {tracking_id}")
 
     def search_products(self, query: str) -> list[dict[str, Any]]:
-        """Search the products whose name contains every word of the query."""
-        words = query.split()
+        """Search the products whose name contains every word of the query; plurals count as singulars."""
+        words = [word[:-1] if len(word) > 3 and word.endswith("s") else word for word in query.split()]
         where = " AND ".join("instr(lower(name), lower(?)) > 0" for _ in words) or "0"
         sql = f"SELECT product_id, name, price, stock FROM products WHERE {where} ORDER BY rowid LIMIT ?"
         return self._all(sql, *words, ROW_LIMIT) or _missing(f"no product {query}")
