@@ -193,6 +193,8 @@ class Builder:
             parts.insert(place, self.phrase(phrases.CONFIRMED))
         elif confirmed is False and rng.random() < 0.4:
             parts.append(self.phrase(phrases.UNDECIDED))
+        if frame and rng.random() < 0.12:
+            parts.insert(rng.randint(0, len(parts)), self.phrase(phrases.REMARK))
         if frame and rng.random() < 0.45:
             parts.insert(0, self.phrase(phrases.OPENING))
         if frame and rng.random() < 0.3:

@@ -192,19 +192,21 @@ def account(t: Builder) -> None:
 
 
 def recover_order(t: Builder) -> None:
-    """An order number that does not exist; the item leads to the right one."""
+    """Track my lamp, order O-4821 if I remember well; where the number is wrong, the item decides."""
     customer = t.customer()
     noun, *others = [t.noun() for _ in range(t.rng.choice((2, 3)))]
     truth = t.order(customer, product=t.product(noun), status="shipped")
     for other in others:
         t.order(customer, product=t.product(other))
-    wrong = t.names.order_id()
-    t.ask("recover_order", email=customer.email, name=customer.name, noun=noun, nouns=f"{noun}s", order=wrong)
-    t.call(("get_order", {"order_id": wrong}))
-    rows = orders_of(t, customer.email)
-    walk = [(row["order_id"], noun_of(row["item"]), noun_of(row["item"]) == noun) for row in rows]
-    think, chosen = thinking.select(walk, "track")
-    (found,) = t.call(("get_order", {"order_id": chosen[0]}), think=think)
+    right = t.rng.random() < 0.3
+    noted = truth.order_id if right else t.names.order_id()
+    t.ask("recover_order", email=customer.email, name=customer.name, noun=noun, order=noted)
+    (found,) = t.call(("get_order", {"order_id": noted}))
+    if not right:
+        rows = orders_of(t, customer.email)
+        walk = [(row["order_id"], noun_of(row["item"]), noun_of(row["item"]) == noun) for row in rows]
+        think, chosen = thinking.select(walk, "track")
+        (found,) = t.call(("get_order", {"order_id": chosen[0]}), think=think)
     track_and_answer(t, truth, found)
 
 

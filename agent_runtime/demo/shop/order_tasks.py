@@ -39,13 +39,15 @@ def order_status(t: Builder) -> None:
     """Where is order O-4821?"""
     customer = t.customer()
     ending = t.rng.random()
-    order = t.order(customer, status="shipped" if ending < 0.75 else t.rng.choice(("processing", "packed")))
+    arrived = t.rng.choice(("shipped", "shipped", "shipped", "delivered"))
+    order = t.order(customer, status=arrived if ending < 0.75 else t.rng.choice(("processing", "packed")))
     if ending > 0.88:
         wanted = t.names.order_id()
         t.kind = "dead_end"
     else:
         wanted = order.order_id
-    t.ask("order_status", order=wanted)
+    email = customer.email if t.rng.random() < 0.15 else None
+    t.ask("order_status", order=wanted, email=email, name=customer.name)
     (found,) = t.call(("get_order", {"order_id": wanted}))
     if "error" in found:
         t.check(wanted, any_of=("no order", "not find", "not exist"))
@@ -63,7 +65,10 @@ def track_and_answer(t: Builder, order: Order, found: dict[str, Any]) -> None:
     (parcel,) = t.call(("track_shipment", {"tracking_id": found["tracking_id"]}))
     shipment = t.shipment(order)
     t.check(order.order_id, shipment.status, shipment.city, shipment.eta)
-    t.answer(f"Order {found['order_id']} is {parcel['status']} in {parcel['city']}, due {parcel['eta']}.")
+    if parcel["status"] == "delivered":
+        t.answer(f"Order {found['order_id']} was delivered in {parcel['city']} on {parcel['eta']}.")
+    else:
+        t.answer(f"Order {found['order_id']} is {parcel['status']} in {parcel['city']}, due {parcel['eta']}.")
 
 
 def change_by_id(t: Builder) -> None:

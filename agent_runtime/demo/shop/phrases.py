@@ -70,6 +70,27 @@ CLOSING = Pool(
         "That is all, thanks for your help.",
     ),
 )
+REMARK = Pool(
+    (
+        "I have been a customer for (2|3|4|5|two|three|many) years.",
+        "It (was|is) a (gift|present) for my (sister|brother|mother|father|friend|wife|husband|son|daughter).",
+        "I live in (Lyon|Porto|Turin|Ghent|Bergen|a small town|the country).",
+        "My (friend|sister|colleague) (recommended|told me about) your shop.",
+        "I (tried|called) (twice|before) but (nobody answered|it did not work).",
+        "I am (leaving|travelling|moving) (soon|tomorrow|next week).",
+        "The (weather|traffic) is (awful|bad|terrible) (today|here).",
+        "I (like|love) your (shop|website)(.|, by the way.|!)",
+        "I (do not|don't) (understand|know) how (this|your website) works.",
+        "This is my (first|second) (message|time) (here|with you).",
+        "(We|I) (need|want) to (settle|solve) this (today|soon|quickly).",
+        "I am writing (from my phone|for my company|on my way to work).",
+    ),
+    (
+        "I love your shop, my sister told me about it.",
+        "I am writing because I am travelling next week.",
+        "We have been here before, for three years.",
+    ),
+)
 IDENTITY = Pool(
     (
         "My (email|e-mail|mail|email address) is {email}.",
