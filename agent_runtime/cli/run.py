@@ -1,0 +1,124 @@
+"""`agent run`: one task with live lanes, or a file of tasks."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .errors import ExitCode, UsageError, describe, exit_code
+from .output import note, print_json, stderr_console, stdout_console
+from .text import safe
+
+if TYPE_CHECKING:
+    from agent_runtime import RunResult
+
+    from .target import Options, Target
+
+
+def run(
+    target: Annotated[str, typer.Argument(help="The agent: module:variable, file.py:variable, or shop.")],
+    task: Annotated[str | None, typer.Argument(help="What the agent is asked to do.")] = None,
+    tasks: Annotated[Path | None, typer.Option(help="A file with one task per line, instead of TASK.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Tasks of the file that run at the same time.")] = 1,
+    model: Annotated[str | None, typer.Option(help="Model: hub id, folder or GGUF file.")] = None,
+    device: Annotated[str | None, typer.Option(help="Where the model runs: auto, cuda or cpu.")] = None,
+    speculate: Annotated[
+        bool | None, typer.Option("--speculate/--no-speculate", help="Guess the next call and start it early.")
+    ] = None,
+    db: Annotated[str | None, typer.Option(help="Database of the traces: a path or an SQLAlchemy URL.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON (JSON lines with --tasks).")] = False,
+) -> int:
+    """Run an agent on a task, watch it, and see what guessing saved.
+
+    Exit codes: 0 done, 1 the run failed, 2 usage, 3 a limit was reached, 130 interrupted.
+    """
+    import anyio
+
+    from .setup import before_torch
+    from .target import Options, load_target
+
+    if (task is None) == (tasks is None):
+        raise UsageError("give a TASK, or a file of them with --tasks")
+    if task is not None and not task.strip():
+        raise UsageError("the TASK is empty; say what the agent should do")
+    if device is not None and device not in ("auto", "cpu", "cuda") and not device.startswith("cuda:"):
+        raise UsageError(f"unknown device '{device}'; use auto, cuda or cpu")
+    before_torch()
+    options = Options(model=model, device=device, speculation=speculate, traces=db)
+    found = load_target(target)
+    if tasks is not None:
+        from .batch import read_tasks, run_batch
+
+        lines = read_tasks(tasks)
+        return anyio.run(partial(run_batch, found, lines, options, concurrency=concurrency, as_json=as_json))
+    return anyio.run(partial(_run_one, found, task or "", options, as_json=as_json))
+
+
+async def _run_one(target: Target, task: str, options: Options, *, as_json: bool) -> int:
+    from .lanes import Lanes
+    from .watch import unless_interrupted, watch
+
+    console = stderr_console()
+    result: RunResult | None = None
+
+    async def work() -> None:
+        nonlocal result
+        async with target.open(options) as agent:
+            running = agent.stream(task)
+            try:
+                async with running as events:
+                    await watch(events, Lanes(), console if console.is_terminal and not as_json else None)
+            finally:
+                result = running.result
+
+    interrupted = await unless_interrupted(work)
+    if result is None:
+        note("error: interrupted before the run began")
+        return ExitCode.INTERRUPTED
+    return report(result, as_json=as_json, interrupted=interrupted)
+
+
+def report(result: RunResult, *, as_json: bool, interrupted: bool = False) -> int:
+    """Show a result: the answer to stdout, everything else to stderr; return the exit code."""
+    if as_json:
+        print_json(result.to_json())
+    else:
+        _show(result)
+    code = ExitCode.INTERRUPTED if interrupted else result_code(result)
+    if code != ExitCode.DONE:
+        note(f"error: {failure(result, interrupted=interrupted)}")
+    return code
+
+
+def _show(result: RunResult) -> None:
+    from .summary import print_speculation
+
+    if result.output:
+        print(safe(result.output).strip(), flush=True)
+    console = stderr_console()
+    console.print()
+    print_speculation(console, result.events, result.ledger.summary(), wall_ms=result.wall_ms)
+    console.print(f"run {result.run_id}: see it again with 'agent runs show {result.run_id}'", style="dim")
+
+
+def result_code(result: RunResult) -> ExitCode:
+    """Return the exit code that a result stands for."""
+    match result.status:
+        case "done":
+            return ExitCode.DONE
+        case "limit":
+            return ExitCode.LIMIT
+        case "cancelled":
+            return ExitCode.INTERRUPTED
+        case _:
+            return exit_code(result.error) if result.error is not None else ExitCode.FAILED
+
+
+def failure(result: RunResult, *, interrupted: bool = False) -> str:
+    """Return one line on why a result is no success."""
+    if interrupted or result.status == "cancelled":
+        return f"interrupted; 'agent runs show {result.run_id}' shows what was done until then"
+    return describe(result.error) if result.error is not None else f"the run ended as {result.status}"

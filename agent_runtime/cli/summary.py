@@ -1,0 +1,209 @@
+"""What a run came to, for people: the answer, then what was guessed, what hit and what it saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from agent_runtime.tools.values import CallDemanded, GuessEnded, GuessProposed
+from agent_runtime.traces.events import Event, GenerationFinished, ProbeFinished, RunFinished, RunStarted, TurnStarted
+
+from .lanes import ending_text
+from .text import call_text, duration, one_line, percent, safe
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+CALL_LIMIT = 160
+
+
+@dataclass(slots=True)
+class TurnRow:
+    """One turn as its guess saw it; times in milliseconds."""
+
+    turn: int
+    call: str = ""
+    guess: str = ""
+    confidence: float | None = None
+    ending: str = ""
+    style: str = "dim"
+    lead_ms: float | None = None
+    saved_ms: float | None = None
+    _calls: int = 0
+    _proposed: dict[int, GuessProposed] = field(default_factory=dict)
+    _shown: GuessEnded | None = None
+
+
+def turn_rows(events: Iterable[Event]) -> list[TurnRow]:
+    """Return a row per turn, with the guess that mattered most where a turn had several."""
+    rows: dict[int, TurnRow] = {}
+    for event in events:
+        match event:
+            case TurnStarted():
+                rows[event.turn] = TurnRow(event.turn)
+            case ProbeFinished() if event.turn in rows and event.completed and event.call is None:
+                row = rows[event.turn]
+                if not row._proposed:
+                    row.guess, row.confidence = "no call", event.confidence
+            case CallDemanded() if event.turn in rows:
+                row = rows[event.turn]
+                row._calls += 1
+                row.call = row.call or call_text(event.call, CALL_LIMIT)
+            case GuessProposed() if event.turn in rows:
+                rows[event.turn]._proposed[event.guess] = event
+            case GuessEnded() if event.turn in rows:
+                _show(rows[event.turn], event)
+            case GenerationFinished() if event.turn in rows and not event.calls:
+                rows[event.turn].call = "(answers)"
+            case _:
+                pass
+    for row in rows.values():
+        if row._calls > 1:
+            row.call += f" and {row._calls - 1} more"
+    return list(rows.values())
+
+
+def _show(row: TurnRow, ended: GuessEnded) -> None:
+    shown = row._shown
+    if shown is not None and _weight(shown) > _weight(ended):
+        return
+    row._shown = ended
+    proposed = row._proposed.get(ended.guess)
+    if proposed is not None:
+        row.guess = "the same" if ended.matched else call_text(proposed.call, CALL_LIMIT)
+        row.confidence = proposed.confidence
+    served = ended.ending in ("adopted", "joined")
+    row.ending = ended.ending if served else ending_text(ended)
+    row.style = "green" if served else "red" if ended.executed else "dim"
+    row.lead_ms = ended.lead_ms if ended.executed else None
+    row.saved_ms = ended.saved_ms if served else None
+
+
+def _weight(ended: GuessEnded) -> int:
+    """Rank guesses of one turn: one that served, one that ran, one that was right, one that is no repetition."""
+    if ended.ending in ("adopted", "joined"):
+        return 4
+    if ended.executed:
+        return 3
+    if ended.matched:
+        return 2
+    return 0 if ended.reason == "same_as_standing" else 1
+
+
+def turn_table(rows: Iterable[TurnRow]) -> Table:
+    """Return the rows as a table that folds long calls on narrow terminals."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("turn", justify="right")
+    table.add_column("the model's call", overflow="fold", ratio=5)
+    table.add_column("guessed", overflow="fold", ratio=4)
+    table.add_column("sure", justify="right", no_wrap=True)
+    table.add_column("ending", overflow="fold", ratio=3)
+    table.add_column("lead", justify="right", no_wrap=True)
+    table.add_column("saved", justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            str(row.turn + 1),
+            Text(row.call),
+            Text(row.guess or "-", style="" if row.guess else "dim"),
+            "-" if row.confidence is None else percent(row.confidence),
+            Text(row.ending or "-", style=row.style),
+            "-" if row.lead_ms is None else duration(row.lead_ms),
+            Text("-" if row.saved_ms is None else duration(row.saved_ms), style="green" if row.saved_ms else ""),
+        )
+    return table
+
+
+def verdict(speculation: Mapping[str, Any], *, wall_ms: float) -> str:
+    """Return one sentence on what guessing did for a run, from the keys of `speculation` in its JSON."""
+    boundaries, predicted = speculation["boundaries"], speculation["predicted"]
+    if not boundaries:
+        return "The model made no call, so there was nothing to guess."
+    if not predicted:
+        return f"No guess was made; the model made calls in {_count(boundaries, 'turn')}."
+    hit_at_1 = speculation["hit_at_1"] or 0.0
+    hits = round(hit_at_1 * boundaries)
+    served = speculation["adopted"] + speculation["joined"]
+    text = f"The speculator guessed {hits} of {_count(boundaries, 'call')} exactly (Hit@1 {percent(hit_at_1)}); "
+    if not served:
+        return text + "no result came early."
+    saved = speculation["saved_ms"]
+    text += f"{_count(served, 'result')} came early and saved {duration(saved)}"
+    return text + (f" of a run that took {duration(wall_ms)}." if wall_ms else ".")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def costs(speculation: Mapping[str, Any]) -> str:
+    """Return what guessing cost, as a short list."""
+    parts = [
+        f"wasted tool time {duration(speculation['wasted_ms'])}",
+        f"slower decoding {duration(speculation['slowdown_ms'])}",
+        f"hidden share {percent(speculation['hidden_share'])}",
+    ]
+    parts += [f"{speculation[ending]} {ending}" for ending in ("discarded", "stale", "late", "refused")]
+    return " · ".join(parts)
+
+
+def print_speculation(
+    console: Console, events: Iterable[Event], speculation: Mapping[str, Any], *, wall_ms: float
+) -> None:
+    """Print what was guessed turn by turn, what hit, and what it saved and cost."""
+    from rich.text import Text
+
+    rows = turn_rows(events)
+    if not rows:
+        return
+    console.print(turn_table(rows))
+    console.print()
+    console.print(Text(verdict(speculation, wall_ms=wall_ms), style="bold"))
+    if speculation["predicted"]:
+        console.print(Text(costs(speculation), style="dim"))
+
+
+def print_stored(
+    console: Console,
+    *,
+    run_id: str,
+    status: str,
+    events: Iterable[Event],
+    speculation: Mapping[str, Any],
+) -> None:
+    """Print a run from its stored events, whole or broken off."""
+    from rich.text import Text
+
+    events = list(events)
+    wall_ms = wall_of(events)
+    console.print(Text(f"run {safe(run_id)}  {status}  {duration(wall_ms)}", style="bold"))
+    for event in events:
+        if isinstance(event, RunStarted):
+            console.print(Text(f"{one_line(event.agent)} on {one_line(event.model)}"))
+            console.print(Text(f"task: {one_line(event.task)}"))
+    console.print()
+    finished = next((event for event in events if isinstance(event, RunFinished)), None)
+    if finished is not None and finished.output:
+        console.print(Text(safe(finished.output).strip()))
+        console.print()
+    if status not in ("done", "running"):
+        error = finished.error if finished is not None else None
+        console.print(Text(f"{status}: {one_line(error or MEANINGS.get(status, 'no reason is known'))}", style="red"))
+        console.print()
+    print_speculation(console, events, speculation, wall_ms=wall_ms)
+
+
+MEANINGS = {
+    "interrupted": "the process ended before the run did; this is what it had written",
+    "cancelled": "it was stopped before it was done",
+    "limit": "it reached one of its limits",
+}
+
+
+def wall_of(events: Iterable[Event]) -> float:
+    """Return the length of a run in milliseconds, as far as its events go."""
+    return 1000 * max((event.at for event in events), default=0.0)
