@@ -87,7 +87,7 @@ REMARK = Pool(
     ),
     (
         "I love your shop, my sister told me about it.",
-        "I am writing because I am travelling next week.",
+        "Sorry, I am travelling next week and in a hurry.",
         "We have been here before, for three years.",
     ),
 )
@@ -173,9 +173,9 @@ BODIES: dict[str, Pool] = {
             "{order}: (where is it|when does it arrive|status please)?",
         ),
         (
-            "I want to know when my order {order} arrives.",
+            "I want to know when my order {order} will arrive.",
             "Do you know where order {order} is (now|at the moment)?",
-            "Is there any news, has my parcel {order} left yet?",
+            "Is there any news, has my parcel {order} shipped yet?",
         ),
     ),
     "refund_by_id": Pool(
@@ -325,7 +325,7 @@ BODIES: dict[str, Pool] = {
             "Of (all |)my orders, where is the {rule} one?",
         ),
         (
-            "I want to know when my {rule} order arrives.",
+            "I want to know when my {rule} order will arrive.",
             "Do you know where the {rule} one of my orders is?",
             "Is there any news about the {rule} order I have with you?",
         ),
