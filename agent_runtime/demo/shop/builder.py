@@ -263,7 +263,6 @@ class Builder:
         self.forbid.extend(forbid)
 
 
-
 def compose(parts: list[str], slots: dict[str, object]) -> str:
     """Join the parts of a request, fill the slots and set capitals where sentences begin."""
     request = ""

@@ -48,7 +48,7 @@ def say_unknown(t: Builder, email: str) -> None:
 
 
 def track_pick(t: Builder) -> None:
-    """Where is my latest order?"""
+    """Ask where the latest (cheapest, ...) order is."""
     customer = t.customer()
     rule = t.rng.choice(("latest", "latest", "oldest", "cheapest", "dearest"))
     most = 3 if RULES[rule].field == "date" else 4
@@ -118,7 +118,8 @@ def change_twin(t: Builder) -> None:
         name=customer.name,
         confirmed=confirmed,
         rule=t.which(rule),
-        noun=noun, nouns=f"{noun}s",
+        noun=noun,
+        nouns=f"{noun}s",
         **t.act(action),
     )
     rows = orders_of(t, customer.email)
@@ -131,7 +132,7 @@ def change_twin(t: Builder) -> None:
 
 
 def track_twin(t: Builder) -> None:
-    """Where is the lamp that has not arrived yet?"""
+    """Ask where the lamp is that has not arrived yet."""
     customer = t.customer()
     statuses = ("shipped", "delivered") if t.rng.random() < 0.5 else ("delivered", "shipped")
     noun, twins = twin_orders(t, customer, statuses)
@@ -178,7 +179,7 @@ def change_all(t: Builder) -> None:
 
 
 def account(t: Builder) -> None:
-    """Which tier am I, and how many orders do I have?"""
+    """Ask for the tier and the number of orders."""
     customer = t.customer()
     count = t.rng.randint(1, 4)
     for _ in range(count):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple, TypeAlias
 
 Node: TypeAlias = "str | tuple[tuple[Node, ...], ...]"
@@ -16,7 +16,7 @@ class Pool(NamedTuple):
     heldout: tuple[str, ...]
 
 
-@lru_cache(maxsize=None)
+@cache
 def parse(template: str) -> tuple[Node, ...]:
     """Parse a template into literal strings and alternatives; alternatives nest.
 

@@ -21,11 +21,15 @@ def _task(
     forbid: str = "",
     **state: list[Any],
 ) -> tuple[str, str, Check]:
-    return kind, request, Check(
-        state=state,
-        facts=tuple(fact for fact in facts.split(";") if fact),
-        any_of=any_of,
-        forbid=tuple(word for word in forbid.split(";") if word),
+    return (
+        kind,
+        request,
+        Check(
+            state=state,
+            facts=tuple(fact for fact in facts.split(";") if fact),
+            any_of=any_of,
+            forbid=tuple(word for word in forbid.split(";") if word),
+        ),
     )
 
 
@@ -36,7 +40,10 @@ _ROWS = (
     _task("dead_end", "Please track O-9999 for me", "O-9999", any_of=_MISSING),
     _task("dead_end", "Has order O-3153 been shipped?", "O-3153;processing"),
     _task(
-        "change_by_id", "The kettle from order O-8167 leaks, refund it please. I confirm.", "O-8167;34", refunded=["O-8167"]
+        "change_by_id",
+        "The kettle from order O-8167 leaks, refund it please. I confirm.",
+        "O-8167;34",
+        refunded=["O-8167"],
     ),
     _task("change_by_id", "Can I have my money back for O-7327? Go ahead if so, I am sure.", "O-7327", any_of=_NO),
     _task("change_by_id", "I would like a refund for order O-4126", "O-4126;59", any_of=_ASKING),
@@ -66,7 +73,9 @@ _ROWS = (
         "O-4007;34",
         cancelled=["O-4007"],
     ),
-    _task("change_pick", "Refund the most expensive order of nina_berg@example.com please.", "O-3773;189", any_of=_ASKING),
+    _task(
+        "change_pick", "Refund the most expensive order of nina_berg@example.com please.", "O-3773;189", any_of=_ASKING
+    ),
     _task(
         "change_pick",
         "My mail is marta.haas@example.org. Refund my oldest order, go ahead.",
@@ -109,10 +118,15 @@ _ROWS = (
         "Meridian kettle;nina_berg@example.com",
         watched=[["P-976", "nina_berg@example.com"]],
     ),
-    _task("compare_products", "Which one is better rated, the Aurora lamp or the Lumen lamp?", "Lumen lamp;4.7", forbid="Aurora lamp"),
+    _task(
+        "compare_products",
+        "Which one is better rated, the Aurora lamp or the Lumen lamp?",
+        "Lumen lamp;4.7",
+        forbid="Aurora lamp",
+    ),
     _task("rating_of_pick", "How good is your cheapest tent?", "Willow tent;3.8;95"),
     _task("small_talk", "What are your opening hours?", "Mon-Sat 9-18"),
-)  # fmt: skip
+)
 
 
 def handwritten_tasks() -> list[Task]:

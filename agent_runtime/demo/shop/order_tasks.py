@@ -36,7 +36,7 @@ def report(action: str, results: list[dict[str, Any]]) -> str:
 
 
 def order_status(t: Builder) -> None:
-    """Where is order O-4821?"""
+    """Ask where order O-4821 is."""
     customer = t.customer()
     ending = t.rng.random()
     arrived = t.rng.choice(("shipped", "shipped", "shipped", "delivered"))
@@ -189,7 +189,7 @@ def finish_change(
 
 
 def compare_orders(t: Builder) -> None:
-    """Which of two orders cost more, or is the later one?"""
+    """Ask which of two orders cost more, or is the later one."""
     rng = t.rng
     rule = rng.choice(tuple(RULES))
     customer = t.customer()
@@ -216,12 +216,10 @@ def compare_orders(t: Builder) -> None:
 
 
 def shipping_fee(t: Builder) -> None:
-    """Is shipping free for order O-4821?"""
+    """Ask whether shipping is free for order O-4821."""
     order = t.order(t.customer())
     t.ask("shipping_fee", order=order.order_id)
-    found, policy = t.call(
-        ("get_order", {"order_id": order.order_id}), ("get_policy", {"topic": "shipping"})
-    )
+    found, policy = t.call(("get_order", {"order_id": order.order_id}), ("get_policy", {"topic": "shipping"}))
     think, free = thinking.shipping_free(found, policy)
     if order.total >= t.policy.shipping_free_from:
         t.check(order.order_id, "free", forbid=("not free",))

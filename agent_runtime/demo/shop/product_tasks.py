@@ -133,10 +133,7 @@ def watch_cheapest(t: Builder) -> None:
     t.ask("watch_cheapest", email=email, name=name, product=noun)
     (rows,) = t.call(("search_products", {"query": noun}))
     think, best = thinking.pick(
-        [
-            Row(row["product_id"], f"stock {row['stock']}", row["price"] if row["stock"] == 0 else None)
-            for row in rows
-        ],
+        [Row(row["product_id"], f"stock {row['stock']}", row["price"] if row["stock"] == 0 else None) for row in rows],
         CHEAPEST_PRODUCT,
     )
     row = next(row for row in rows if row["product_id"] == best)
@@ -146,7 +143,7 @@ def watch_cheapest(t: Builder) -> None:
 
 
 def product_info(t: Builder) -> None:
-    """How is the Velora lamp rated?"""
+    """Ask how the Velora lamp is rated."""
     product = t.product()
     unknown = t.rng.random() < 0.1
     query = t.product_name() if unknown else product.name
@@ -169,7 +166,7 @@ def describe(found: dict[str, Any]) -> str:
 
 
 def rating_of_cheapest(t: Builder) -> None:
-    """How is your cheapest lamp rated?"""
+    """Ask how the cheapest or dearest lamp is rated."""
     noun = t.noun()
     dearest = t.rng.random() < 0.4
     products = shelf(t, noun, [t.rng.randint(0, 9) for _ in range(t.rng.choice((2, 3, 3, 4)))])
@@ -185,7 +182,7 @@ def rating_of_cheapest(t: Builder) -> None:
 
 
 def compare_products(t: Builder) -> None:
-    """Which of two products is rated better, or cheaper?"""
+    """Ask which of two products is rated better, or cheaper."""
     rng = t.rng
     products = [t.product(), t.product()]
     while products[0].rating == products[1].rating:
