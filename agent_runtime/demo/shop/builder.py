@@ -156,7 +156,7 @@ class Builder:
         """Return one phrasing of a pool, from the part this task may use."""
         return expand(self.rng.choice(pool.heldout if self.heldout else pool.train), self.rng)
 
-    def act(self, action: str) -> dict[str, str]:
+    def act(self, action: str) -> dict[str, Any]:
         """Return the words for an action: the demand to do it, and the thing wished for."""
         return {"act": self.phrase(phrases.ACTS[action]), "want": self.phrase(phrases.WANTS[action])}
 

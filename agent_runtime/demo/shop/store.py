@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from .world import World
 
@@ -230,5 +230,5 @@ class Store:
         return [dict(row) for row in self._db.execute(sql, values)]
 
 
-def _missing(message: str) -> Any:
+def _missing(message: str) -> NoReturn:
     raise ShopError("not_found", message)
