@@ -50,7 +50,7 @@ bench: $(VENV)/.installed ## Measure what speculation saves in the demo (TASKS=3
 	$(BIN)/agent bench speculate shop --tasks $(or $(TASKS),30)
 
 docs: $(VENV)/.installed ## Write the generated pages of docs/
-	$(BIN)/python scripts/cli_pages.py
+	OUT=$$(mktemp) && $(BIN)/python -m agent_runtime.cli.pages > $$OUT && mv $$OUT docs/cli.md
 
 pocket: $(VENV)/.installed ## Train the demo's model anew from its seed (see docs/pocket.md)
 	$(BIN)/python -m scripts.pocket

@@ -59,9 +59,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" where it can't show a block
     try:
-        result = build()(
-            args=None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False
-        )
+        result = build()(args=None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else ExitCode.DONE
     except BrokenPipeError:

@@ -36,9 +36,7 @@ def read_tasks(path: Path) -> list[str]:
     return tasks
 
 
-async def run_batch(
-    target: Target, tasks: Sequence[str], options: Options, *, concurrency: int, as_json: bool
-) -> int:
+async def run_batch(target: Target, tasks: Sequence[str], options: Options, *, concurrency: int, as_json: bool) -> int:
     """Run every task, `concurrency` at a time; return the exit code of the worst."""
     codes: list[ExitCode] = []
     slots = anyio.Semaphore(concurrency)
@@ -46,7 +44,10 @@ async def run_batch(
 
     async def one(agent: Agent, index: int, task: str) -> None:
         try:
-            result = await agent.run(task)
+            async with agent.stream(task) as stream:
+                async for _ in stream:
+                    pass
+            result = stream.result
         finally:
             slots.release()
         codes.append(result_code(result))

@@ -1,8 +1,8 @@
 """What goes wrong on the command line, as one line and an exit code.
 
-    Exception
-    └── CliError          a line for stderr and an exit code
-        └── UsageError    what the user typed cannot be used (exit code 2)
+Exception
+└── CliError          a line for stderr and an exit code
+    └── UsageError    what the user typed cannot be used (exit code 2)
 """
 
 from __future__ import annotations

@@ -212,10 +212,7 @@ class Lanes:
         for lane in (self.model, self.tools, self.speculation):
             for key in lane.spans:
                 lane.close(key, event.at)
-        if event.status == "done":
-            self.model.text = one_line(event.output, TEXT_LIMIT) or self.model.text
-        else:
-            self.model.text = one_line(event.error or event.status, TEXT_LIMIT)
+        self.model.text = event.status if event.status == "done" else one_line(event.error or event.status, TEXT_LIMIT)
 
 
 def _outcome_text(outcome: Outcome) -> str:

@@ -11,8 +11,10 @@ from .lanes import Activity, Lane, Lanes, Span
 
 LABEL = 13
 """Columns of the lanes' names."""
-SLICES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Seconds that one block may stand for; the smallest that lets the whole run fit is taken."""
+STEPS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.5)
+"""One block stands for one of these times a power of ten; few steps, so that the picture seldom rescales."""
+SHORTEST = 0.01
+"""Seconds of the shortest slice."""
 
 STYLES: dict[Activity, tuple[str, str]] = {
     # The characters differ too, so that the picture reads without colour. Later entries win a shared block.
@@ -20,8 +22,8 @@ STYLES: dict[Activity, tuple[str, str]] = {
     Activity.THINKING: ("▒", "cyan"),
     Activity.WRITING: ("█", "blue"),
     Activity.STANDING: ("─", "magenta"),
-    Activity.MISS: ("─", "red"),
-    Activity.HIT: ("─", "green"),
+    Activity.MISS: ("╌", "red"),
+    Activity.HIT: ("━", "green"),
     Activity.PROBE: ("█", "magenta"),
     Activity.WASTED: ("░", "red"),
     Activity.EARLY: ("▒", "yellow"),
@@ -31,28 +33,27 @@ STYLES: dict[Activity, tuple[str, str]] = {
 }
 _RANK = {activity: rank for rank, activity in enumerate(STYLES)}
 
-LEGENDS: tuple[tuple[str, tuple[tuple[Activity, str], ...]], ...] = (
-    (
-        "model",
-        ((Activity.PREFILL, "reads"), (Activity.THINKING, "thinks"), (Activity.WRITING, "writes")),
-    ),
-    (
-        "tools",
-        ((Activity.TOOL, "on demand"), (Activity.USED, "early, used"), (Activity.WASTED, "early, wasted")),
-    ),
-    (
-        "speculation",
-        ((Activity.PROBE, "guesses"), (Activity.HIT, "hit"), (Activity.MISS, "miss")),
-    ),
+LEGEND = (
+    (Activity.PREFILL, "reads"),
+    (Activity.THINKING, "thinks"),
+    (Activity.WRITING, "writes"),
+    (Activity.TOOL, "tool on demand"),
+    (Activity.USED, "early and used"),
+    (Activity.WASTED, "early in vain"),
+    (Activity.PROBE, "guesses"),
+    (Activity.HIT, "hit"),
+    (Activity.MISS, "miss"),
 )
 
 
 def slice_seconds(elapsed: float, width: int) -> float:
     """Return the seconds a block stands for, so that `elapsed` seconds fit into `width` blocks."""
-    for seconds in SLICES:
-        if elapsed <= seconds * width:
-            return seconds
-    return elapsed / width
+    power = SHORTEST
+    while True:
+        for step in STEPS:
+            if elapsed <= step * power * width:
+                return step * power
+        power *= 10
 
 
 def blocks(spans: Iterable[Span], *, now: float, seconds: float, width: int) -> Text:
@@ -92,7 +93,7 @@ class LanesView:
             row = Text(f"{name:<{LABEL}}", style="bold", no_wrap=True)
             row.append_text(blocks(lane.spans.values(), now=now, seconds=seconds, width=width))
             rows += [row, _below(lane)]
-        rows.append(legend(f"1 block = {1000 * seconds:.0f} ms"))
+        rows += legend(options.max_width, seconds)
         for row in rows:
             row.truncate(options.max_width, overflow="ellipsis")
         yield Group(*rows)
@@ -111,11 +112,13 @@ def _below(lane: Lane) -> Text:
     return Text(" " * LABEL + lane.text, style="dim", no_wrap=True, overflow="ellipsis")
 
 
-def legend(scale: str) -> Text:
-    """Return what the blocks mean, for wide and narrow terminals alike."""
-    text = Text(" " * LABEL, no_wrap=True)
-    for _, entries in LEGENDS:
-        for activity, meaning in entries:
-            mark, style = STYLES[activity]
-            text.append(mark, style).append(f" {meaning}  ", "dim")
-    return text.append(scale, "dim")
+def legend(width: int, seconds: float) -> list[Text]:
+    """Return what the blocks mean, on as many lines as the width asks for."""
+    entries = [Text.assemble(STYLES[activity], (f" {meaning}  ", "dim")) for activity, meaning in LEGEND]
+    entries.append(Text(f"1 block: {1000 * seconds:g} ms", style="dim"))
+    lines = [Text(no_wrap=True)]
+    for entry in entries:
+        if lines[-1].cell_len + entry.cell_len > width and lines[-1].cell_len:
+            lines.append(Text(no_wrap=True))
+        lines[-1].append_text(entry)
+    return lines

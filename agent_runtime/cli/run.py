@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .errors import ExitCode, UsageError, describe, exit_code
-from .output import note, print_json, stderr_console, stdout_console
+from .output import note, print_json, stderr_console
 from .text import safe
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ def run(
         bool | None, typer.Option("--speculate/--no-speculate", help="Guess the next call and start it early.")
     ] = None,
     db: Annotated[str | None, typer.Option(help="Database of the traces: a path or an SQLAlchemy URL.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON (JSON lines with --tasks).")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON; a line per task with --tasks.")
+    ] = False,
 ) -> int:
     """Run an agent on a task, watch it, and see what guessing saved.
 
@@ -58,27 +60,20 @@ def run(
 
 
 async def _run_one(target: Target, task: str, options: Options, *, as_json: bool) -> int:
-    from .lanes import Lanes
-    from .watch import unless_interrupted, watch
+    from .watch import Watcher, unless_interrupted
 
     console = stderr_console()
-    result: RunResult | None = None
+    watcher = Watcher(console if console.is_terminal and not as_json else None)
 
     async def work() -> None:
-        nonlocal result
         async with target.open(options) as agent:
-            running = agent.stream(task)
-            try:
-                async with running as events:
-                    await watch(events, Lanes(), console if console.is_terminal and not as_json else None)
-            finally:
-                result = running.result
+            await watcher.watch(agent.stream(task))
 
     interrupted = await unless_interrupted(work)
-    if result is None:
+    if watcher.stream is None:
         note("error: interrupted before the run began")
         return ExitCode.INTERRUPTED
-    return report(result, as_json=as_json, interrupted=interrupted)
+    return report(watcher.stream.result, as_json=as_json, interrupted=interrupted)
 
 
 def report(result: RunResult, *, as_json: bool, interrupted: bool = False) -> int:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 CALL_LIMIT = 160
+"""Characters of a call that are shown."""
+TABLE_WIDTH = 110
+"""Columns from which on a table reads better than a list."""
 
 
 @dataclass(slots=True)
@@ -93,7 +96,7 @@ def _weight(ended: GuessEnded) -> int:
 
 
 def turn_table(rows: Iterable[TurnRow]) -> Table:
-    """Return the rows as a table that folds long calls on narrow terminals."""
+    """Return the rows as a table, for wide terminals."""
     from rich.table import Table
     from rich.text import Text
 
@@ -115,6 +118,29 @@ def turn_table(rows: Iterable[TurnRow]) -> Table:
             "-" if row.lead_ms is None else duration(row.lead_ms),
             Text("-" if row.saved_ms is None else duration(row.saved_ms), style="green" if row.saved_ms else ""),
         )
+    return table
+
+
+def turn_list(rows: Iterable[TurnRow]) -> Table:
+    """Return the rows as a list of two lines each, for terminals where a table's columns would get too narrow."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(Text(f"turn {row.turn + 1}", style="bold"), Text(row.call or "-"))
+        if row.guess:
+            sure = "" if row.confidence is None else f" ({percent(row.confidence)} sure)"
+            line = Text(f"guessed {row.guess}{sure}")
+            if row.ending:
+                line.append(", ").append(row.ending, style=row.style)
+            if row.lead_ms is not None:
+                line.append(f", {duration(row.lead_ms)} ahead")
+            if row.saved_ms is not None:
+                line.append(f", saved {duration(row.saved_ms)}", style="green")
+            table.add_row("", line)
     return table
 
 
@@ -142,13 +168,15 @@ def _count(number: int, noun: str) -> str:
 
 def costs(speculation: Mapping[str, Any]) -> str:
     """Return what guessing cost, as a short list."""
-    parts = [
-        f"wasted tool time {duration(speculation['wasted_ms'])}",
-        f"slower decoding {duration(speculation['slowdown_ms'])}",
-        f"hidden share {percent(speculation['hidden_share'])}",
-    ]
-    parts += [f"{speculation[ending]} {ending}" for ending in ("discarded", "stale", "late", "refused")]
-    return " · ".join(parts)
+    hidden = speculation["hidden_share"]
+    parts = [] if hidden is None else [f"hid {percent(hidden)} of what one guess ahead can hide"]
+    if speculation["wasted_ms"]:
+        parts.append(f"{duration(speculation['wasted_ms'])} of tool time in vain")
+    if speculation["slowdown_ms"]:
+        parts.append(f"decoding {duration(speculation['slowdown_ms'])} slower")
+    endings = ("discarded", "stale", "late", "refused")
+    parts += [f"{speculation[ending]} {ending}" for ending in endings if speculation[ending]]
+    return ", ".join(parts)
 
 
 def print_speculation(
@@ -160,11 +188,11 @@ def print_speculation(
     rows = turn_rows(events)
     if not rows:
         return
-    console.print(turn_table(rows))
+    console.print(turn_table(rows) if console.width >= TABLE_WIDTH else turn_list(rows))
     console.print()
     console.print(Text(verdict(speculation, wall_ms=wall_ms), style="bold"))
-    if speculation["predicted"]:
-        console.print(Text(costs(speculation), style="dim"))
+    if speculation["predicted"] and (line := costs(speculation)):
+        console.print(Text(line, style="dim"))
 
 
 def print_stored(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 import anyio
@@ -13,58 +14,60 @@ from anyio import CancelScope
 from .lanes import Lanes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable
-
-    from agent_runtime.traces.events import Event
     from rich.console import Console
+    from rich.live import Live
+
+    from agent_runtime import RunStream
 
 REDRAWS_PER_SECOND = 10
 
 
-async def watch(events: AsyncIterable[Event], lanes: Lanes, console: Console | None) -> None:
-    """Feed every event to `lanes`; redraw them on `console`, if there is one, until the events end."""
-    if console is None:
-        async for event in events:
-            lanes.feed(event)
-        return
-    from rich.live import Live
+class Watcher:
+    """Watches one run. `stream` is its stream as soon as it has one, also when watching was broken off."""
 
-    from .lanes_view import LanesView
+    def __init__(self, console: Console | None) -> None:
+        self.stream: RunStream | None = None
+        self._console = console
+        self._lanes = Lanes()
+        self._synced = 0.0
 
-    clock = _Clock(lanes)
-    # Redrawn by a task, not by rich's own thread, which would read the lanes while they change.
-    with Live(LanesView(lanes, 0.0), console=console, auto_refresh=False, redirect_stdout=False) as live:
+    async def watch(self, opening: AbstractAsyncContextManager[RunStream]) -> None:
+        """Open a run and follow it to its end, drawing its lanes if there is a console."""
+        if self._console is None:
+            await self._follow(opening)
+            return
+        from rich.live import Live
 
-        async def redraw() -> None:
-            while True:
-                await anyio.sleep(1 / REDRAWS_PER_SECOND)
-                live.update(LanesView(lanes, clock.now()), refresh=True)
-
-        async with anyio.create_task_group() as beside:
-            beside.start_soon(redraw)
-            try:
-                async for event in events:
-                    lanes.feed(event)
-                    clock.sync()
-            finally:
-                beside.cancel_scope.cancel()
-                live.update(LanesView(lanes, lanes.at), refresh=True)
-
-
-class _Clock:
-    """The run's time between two events, carried on by the event loop's clock."""
-
-    def __init__(self, lanes: Lanes) -> None:
-        self._lanes = lanes
         self._synced = anyio.current_time()
+        # Redrawn by a task, not by rich's own thread, which would read the lanes while they change.
+        with Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
+            async with anyio.create_task_group() as beside:
+                beside.start_soon(self._redraw, live)
+                try:
+                    await self._follow(opening)
+                finally:
+                    beside.cancel_scope.cancel()
+                    self._draw(live)
 
-    def sync(self) -> None:
-        self._synced = anyio.current_time()
+    async def _follow(self, opening: AbstractAsyncContextManager[RunStream]) -> None:
+        async with opening as stream:
+            self.stream = stream
+            async for event in stream:
+                self._lanes.feed(event)
+                self._synced = anyio.current_time()
 
-    def now(self) -> float:
-        if self._lanes.over:
-            return self._lanes.at
-        return self._lanes.at + anyio.current_time() - self._synced
+    async def _redraw(self, live: Live) -> None:
+        while True:
+            self._draw(live)
+            await anyio.sleep(1 / REDRAWS_PER_SECOND)
+
+    def _draw(self, live: Live) -> None:
+        from .lanes_view import LanesView
+
+        lanes = self._lanes
+        # Between two events the run's clock goes on with the event loop's.
+        now = lanes.at if lanes.over else lanes.at + anyio.current_time() - self._synced
+        live.update(LanesView(lanes, now), refresh=True)
 
 
 async def unless_interrupted(work: Callable[[], Awaitable[None]]) -> bool:
