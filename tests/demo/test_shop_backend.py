@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import anyio
@@ -27,8 +28,13 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def test_the_backend_serves_the_bytes_of_the_store() -> None:
-    store = Store()
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store() as opened:
+        yield opened
+
+
+async def test_the_backend_serves_the_bytes_of_the_store(store: Store) -> None:
     async with ShopBackend(latency_ms=0) as backend, _http.client(backend.base_url) as http:
         for trajectory in generate(8, "test", 25):
             task = Task.from_dict(trajectory)
@@ -158,8 +164,8 @@ def test_a_latency_for_a_tool_that_does_not_exist_is_refused() -> None:
         ShopBackend(latency_ms={"get_weather": 5.0})
 
 
-def test_tool_results_are_compact_json_with_letters_as_they_are() -> None:
-    store = Store(DEMO_WORLD)
+def test_tool_results_are_compact_json_with_letters_as_they_are(store: Store) -> None:
+    store.load(DEMO_WORLD)
     text = store.execute("get_order", {"order_id": "O-7327"})
     assert text == json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)
     assert store.execute("find_customer", {"email": "j\u00fcrg@example.org"}).count("j\u00fcrg") == 1

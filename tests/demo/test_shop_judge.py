@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,12 @@ from agent_runtime.demo.shop.handwritten import handwritten_tasks
 from agent_runtime.demo.shop.judge import Check, Task, Verdict, judge, mentions
 from agent_runtime.demo.shop.store import Store
 from agent_runtime.demo.shop.world import World
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store() as opened:
+        yield opened
 
 
 def replay(trajectory: dict[str, Any], store: Store) -> tuple[Task, str]:
@@ -32,24 +39,21 @@ def writing_task() -> tuple[dict[str, Any], Task]:
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_the_oracle_succeeds_at_every_kind(kind: str) -> None:
-    store = Store()
+def test_the_oracle_succeeds_at_every_kind(kind: str, store: Store) -> None:
     for split in ("train", "test"):
         for trajectory in generate(9, split, 60, kinds=[kind]):  # type: ignore[arg-type]
             task, answer = replay(trajectory, store)
             assert judge(task, store, answer) == Verdict(True), trajectory["request"]
 
 
-def test_a_task_without_its_write_fails() -> None:
+def test_a_task_without_its_write_fails(store: Store) -> None:
     trajectory, task = writing_task()
-    store = Store()
     task.start_world(store)
     verdict = judge(task, store, trajectory["messages"][-1]["content"])
     assert not verdict.success and "changed by nothing" in verdict.reason
 
 
-def test_an_unwanted_write_fails_a_task_that_answers_well() -> None:
-    store = Store()
+def test_an_unwanted_write_fails_a_task_that_answers_well(store: Store) -> None:
     for trajectory in generate(4, "test", 300, kinds=["order_status", "track_pick"]):
         task, answer = replay(trajectory, store)
         for order in task.world.orders:
@@ -60,16 +64,14 @@ def test_an_unwanted_write_fails_a_task_that_answers_well() -> None:
     raise AssertionError("nothing could be cancelled")
 
 
-def test_an_answer_without_the_facts_fails() -> None:
+def test_an_answer_without_the_facts_fails(store: Store) -> None:
     trajectory, _ = writing_task()
-    store = Store()
     task, _ = replay(trajectory, store)
     verdict = judge(task, store, "It is done.")
     assert not verdict.success and "does not mention" in verdict.reason
 
 
-def test_a_write_made_twice_fails_although_the_state_looks_right() -> None:
-    store = Store()
+def test_a_write_made_twice_fails_although_the_state_looks_right(store: Store) -> None:
     trajectory = next(
         item for item in generate(2, "test", 50, kinds=["watch_named"]) if any(item["check"]["state"].values())
     )
@@ -79,16 +81,14 @@ def test_a_write_made_twice_fails_although_the_state_looks_right() -> None:
     assert not verdict.success and "2 writes" in verdict.reason
 
 
-def test_a_forbidden_word_fails_a_comparison() -> None:
+def test_a_forbidden_word_fails_a_comparison(store: Store) -> None:
     task = Task("t", "compare_orders", "train", "?", World(), Check(facts=("O-1111", "51"), forbid=("O-2222",)))
-    store = Store()
     assert judge(task, store, "Order O-1111: lamp, 51 EUR.").success
     assert not judge(task, store, "O-1111 51, O-2222 84.").success
 
 
-def test_an_answer_that_denies_nothing_fails_where_a_refusal_is_due() -> None:
+def test_an_answer_that_denies_nothing_fails_where_a_refusal_is_due(store: Store) -> None:
     task = Task("t", "change_by_id", "train", "?", World(), Check(facts=("O-1111",), any_of=(("not", "refused"),)))
-    store = Store()
     assert judge(task, store, "Order O-1111 can not be refunded.").success
     assert not judge(task, store, "Order O-1111 is refunded.").success
 

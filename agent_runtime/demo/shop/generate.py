@@ -54,30 +54,29 @@ def generate(
         raise ValueError("held-out phrasings are for the test split; use split='test'")
     names = list(kinds) if kinds is not None else list(KINDS)
     weights = [KINDS[name][1] for name in names]
-    store = Store()
-    for index in range(n):
-        rng = random.Random(f"{seed}/{split}/{index}")
-        kind = rng.choices(names, weights)[0]
-        heldout = rng.random() < HELDOUT_SHARE
-        if phrasing != "any":
-            heldout = phrasing == "heldout"
-        heldout = heldout and split == "test"
-        builder = Builder(rng, split, heldout, store)
-        KINDS[kind][0](builder)
-        yield {
-            "task_id": f"{split}-{seed}-{index}",
-            "kind": builder.kind or kind,
-            "split": split,
-            "phrasing": "heldout" if heldout else "train",
-            "request": builder.request,
-            "messages": builder.messages,
-            "needs_reasoning": builder.needs_reasoning,
-            "world": builder.world.to_dict(),
-            "check": {
-                "state": builder.state,
-                "facts": builder.facts,
-                "any_of": builder.any_of,
-                "forbid": builder.forbid,
-            },
-        }
-    store.close()
+    with Store() as store:
+        for index in range(n):
+            rng = random.Random(f"{seed}/{split}/{index}")
+            kind = rng.choices(names, weights)[0]
+            heldout = rng.random() < HELDOUT_SHARE
+            if phrasing != "any":
+                heldout = phrasing == "heldout"
+            heldout = heldout and split == "test"
+            builder = Builder(rng, split, heldout, store)
+            KINDS[kind][0](builder)
+            yield {
+                "task_id": f"{split}-{seed}-{index}",
+                "kind": builder.kind or kind,
+                "split": split,
+                "phrasing": "heldout" if heldout else "train",
+                "request": builder.request,
+                "messages": builder.messages,
+                "needs_reasoning": builder.needs_reasoning,
+                "world": builder.world.to_dict(),
+                "check": {
+                    "state": builder.state,
+                    "facts": builder.facts,
+                    "any_of": builder.any_of,
+                    "forbid": builder.forbid,
+                },
+            }

@@ -93,6 +93,12 @@ class Store:
         with self._lock:
             self._db.close()
 
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def execute(self, tool: str, arguments: dict[str, Any]) -> str:
         """Run one tool and return the JSON text the agent reads; the shop's errors come back as JSON too."""
         return self.perform(tool, arguments)[1]
