@@ -1,0 +1,311 @@
+"""Llama-family models without their library's overhead: ragged rows, own key/value buffers, few operations.
+
+Every row's tokens lie one after the other in one [T, width] tensor through the linear layers; attention runs per row
+against that row's own buffer, so there is no padding and, for single tokens, no mask.
+
+Memory: query, key and value weights are fused into one matrix, gate and up too. The model's own parameters become views
+of the fused storage, so nothing is held twice; the overhead is one layer's weights while building, and rotation
+tables of 2 * positions * head_dim numbers. The loaded model stays usable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .executor import Block, RowCache
+from .linear import Linear, fuse
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+FAMILIES = frozenset({"llama", "qwen2", "qwen3", "mistral"})
+STATIC_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
+"""Rotations whose angles depend on the position alone, so a table can be kept."""
+GROWTH = 256
+"""Tokens by which a full buffer grows at least."""
+
+
+def why_not_lean(model: PreTrainedModel) -> str | None:
+    """Return why the lean executor can't run `model`, or None if it can."""
+    config: Any = model.config
+    if config.model_type not in FAMILIES:
+        return f"its architecture is {config.model_type!r}"
+    if type(model).__name__ not in {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM"}:
+        return f"{type(model).__name__} is not a plain causal language model"
+    if config.hidden_act != "silu":
+        return f"its activation is {config.hidden_act!r}"
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"} or (config.model_type == "mistral" and config.sliding_window is not None):
+        return "it uses sliding-window attention"
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rope not in STATIC_ROPES:
+        return f"its rotation {rope!r} depends on the text's length"
+    if any(type(module) is not nn.Linear for name, module in model.named_modules() if name.endswith(("_proj", "lm_head"))):
+        return "its linear layers are quantised or adapted"
+    parameters = list(model.parameters())
+    if len({(parameter.dtype, parameter.device) for parameter in parameters}) != 1:
+        return "its weights have several types or lie on several devices"
+    if not parameters[0].is_floating_point() or parameters[0].is_meta:
+        return "its weights are not plain floating-point numbers in memory"
+    return None
+
+
+class LeanCache:
+    """One row's keys and values: `buffer` [layers, 2, kv_heads, capacity, head_dim], of which `length` are filled."""
+
+    __slots__ = ("buffer", "length")
+
+    def __init__(self, buffer: Tensor) -> None:
+        self.buffer = buffer
+        self.length = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole buffer."""
+        return self.buffer.nbytes
+
+    def reserve(self, tokens: int) -> None:
+        """Make room for `tokens` tokens in all."""
+        capacity = self.buffer.shape[3]
+        if tokens <= capacity:
+            return
+        shape = (*self.buffer.shape[:3], max(tokens, capacity + max(GROWTH, capacity // 2)), self.buffer.shape[4])
+        grown = self.buffer.new_empty(shape)
+        grown[:, :, :, : self.length] = self.buffer[:, :, :, : self.length]
+        self.buffer = grown
+
+
+@dataclass(slots=True)
+class _Layer:
+    """One layer's weights, in the order they are used."""
+
+    input_norm: Tensor
+    qkv: Linear
+    qk_norm: Tensor | None
+    """[heads + kv_heads, head_dim]: query and key norms side by side."""
+    output: Linear
+    mlp_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(slots=True)
+class _View:
+    """Where one block's tokens lie in the flat batch, and its row's buffer per layer."""
+
+    start: int
+    end: int
+    new_keys: Sequence[Tensor]
+    new_values: Sequence[Tensor]
+    keys: Sequence[Tensor]
+    """Per layer [kv_heads, seen, head_dim], the new tokens included."""
+    values: Sequence[Tensor]
+    mask: Tensor | None
+    """bool [tokens, seen], or None for a single token or a block at position 0."""
+
+
+class LeanExecutor:
+    """The `Executor` of Llama, Mistral (without sliding window), Qwen2 and Qwen3."""
+
+    name: Literal["lean", "hf"] = "lean"
+    shares_forwards = True
+    rewinds = True
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        config: Any = model.config
+        body: Any = model.get_decoder()
+        head: Any = model.get_output_embeddings()
+        self.heads: int = config.num_attention_heads
+        self.kv_heads: int = config.num_key_value_heads
+        self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.width: int = config.hidden_size
+        self.eps: float = config.rms_norm_eps
+        self.embedding: Tensor = body.embed_tokens.weight.detach()
+        self.vocab_size: int = head.weight.shape[0]
+        self.dtype = self.embedding.dtype
+        self.device = self.embedding.device
+        self._exact_norm = self.dtype == torch.float32 and self.device.type == "cpu"
+        self.scale = self.head_dim**-0.5
+        self.layers = [self._layer(layer) for layer in body.layers]
+        self.final_norm = self._norm_weight(body.norm, self.width)
+        # A tied head is the embedding, which is read by rows: keep its layout.
+        self.head = Linear(head.weight.detach(), None)
+        self._rotary = body.rotary_emb
+        self._cos = self._sin = torch.empty(0)
+        self._zero = torch.zeros(1, 1, 1, dtype=self.dtype, device=self.device)
+        self._eps_of = {
+            size: torch.tensor(math.sqrt(size * self.eps), device=self.device) for size in (self.width, self.head_dim)
+        }
+
+    # -- weights ------------------------------------------------------------------------------------------------
+
+    def _norm_weight(self, norm: Any, size: int) -> Tensor:
+        weight: Tensor = norm.weight.detach()
+        # With the exact norm, x / |x| is scaled by sqrt(size): see _norm.
+        return weight * math.sqrt(size) if self._exact_norm else weight
+
+    def _layer(self, layer: Any) -> _Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        qk_norm = None
+        if hasattr(attention, "q_norm"):
+            q = self._norm_weight(attention.q_norm, self.head_dim).expand(self.heads, -1)
+            k = self._norm_weight(attention.k_norm, self.head_dim).expand(self.kv_heads, -1)
+            qk_norm = torch.cat([q, k]).contiguous()
+        return _Layer(
+            input_norm=self._norm_weight(layer.input_layernorm, self.width),
+            qkv=fuse([attention.q_proj, attention.k_proj, attention.v_proj]),
+            qk_norm=qk_norm,
+            output=fuse([attention.o_proj]),
+            mlp_norm=self._norm_weight(layer.post_attention_layernorm, self.width),
+            gate_up=fuse([mlp.gate_proj, mlp.up_proj]),
+            down=fuse([mlp.down_proj]),
+        )
+
+    # -- caches -------------------------------------------------------------------------------------------------
+
+    def _buffer(self, tokens: int) -> Tensor:
+        shape = (len(self.layers), 2, self.kv_heads, max(tokens, 1), self.head_dim)
+        return torch.empty(shape, dtype=self.dtype, device=self.device)
+
+    def new_cache(self, tokens: int) -> RowCache:
+        """Return an empty cache with room for `tokens` tokens."""
+        return LeanCache(self._buffer(tokens))
+
+    def fork(self, cache: RowCache, length: int, tokens: int) -> tuple[RowCache, int]:
+        """Copy a prefix; the source is only read."""
+        source = cast("LeanCache", cache)
+        copy = LeanCache(self._buffer(max(length, tokens)))
+        prefix = source.buffer[:, :, :, :length]
+        copy.buffer[:, :, :, :length] = prefix
+        copy.length = length
+        return copy, prefix.numel() * prefix.element_size()
+
+    def crop(self, cache: RowCache, length: int) -> None:
+        """Forget what follows `length`; the memory stays for what comes next."""
+        cast("LeanCache", cache).length = length
+
+    def bytes_for(self, tokens: int) -> int:
+        """Return the bytes of `tokens` tokens' keys and values."""
+        return len(self.layers) * 2 * self.kv_heads * tokens * self.head_dim * self.dtype.itemsize
+
+    # -- forward ------------------------------------------------------------------------------------------------
+
+    def forward(self, blocks: Sequence[Block]) -> Tensor:
+        """Run the blocks as rows of one ragged batch; see `Executor.forward`."""
+        tokens: list[int] = []
+        positions: list[int] = []
+        wanted: list[int] = []
+        views: list[_View] = []
+        for block in blocks:
+            start = len(tokens)
+            before = cast("LeanCache", block.cache).length
+            tokens.extend(block.tokens)
+            positions.extend(range(before, before + len(block.tokens)))
+            wanted.extend(range(start + block.logits_from, len(tokens)))
+            views.append(self._view(cast("LeanCache", block.cache), start, len(tokens)))
+        x = self.embedding.index_select(0, torch.tensor(tokens, device=self.device))  # [T, width]
+        cos, sin = self._rotation(positions)
+        for index, layer in enumerate(self.layers):
+            attended = self._attend(index, layer.qkv(self._norm(x, layer.input_norm)), layer.qk_norm, cos, sin, views)
+            x = layer.output.add_to(x, attended)
+            gate, up = layer.gate_up(self._norm(x, layer.mlp_norm)).chunk(2, dim=-1)
+            x = layer.down.add_to(x, F.silu(gate).mul_(up))
+        for block in blocks:
+            cast("LeanCache", block.cache).length += len(block.tokens)
+        if len(wanted) < len(tokens):
+            x = x.index_select(0, torch.tensor(wanted, dtype=torch.long, device=self.device))
+        return self.head(self._norm(x, self.final_norm)).float()  # [wanted, vocab]
+
+    def _view(self, cache: LeanCache, start: int, end: int) -> _View:
+        count = end - start
+        before, seen = cache.length, cache.length + count
+        cache.reserve(seen)
+        keys, values = cache.buffer[:, :, :, :seen].unbind(1)
+        # One unbind over the layers is cheaper than slicing in every layer.
+        mask = None
+        if count > 1 and before > 0:
+            mask = torch.ones(count, seen, dtype=torch.bool, device=self.device).tril_(before)
+        return _View(
+            start=start,
+            end=end,
+            new_keys=keys[:, :, before:].unbind(0),
+            new_values=values[:, :, before:].unbind(0),
+            keys=keys.unbind(0),
+            values=values.unbind(0),
+            mask=mask,
+        )
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Root-mean-square norm over the last dimension, weighted."""
+        size = x.shape[-1]
+        if self._exact_norm:
+            # x / sqrt(mean(x^2) + eps) = sqrt(size) * x / hypot(|x|, sqrt(size * eps)): half the operations' time.
+            length = torch.linalg.vector_norm(x, 2, -1, True)
+            return torch.div(x, torch.hypot(length, self._eps_of[size])).mul_(weight)
+        return F.rms_norm(x, (size,), None, self.eps) * weight
+
+    def _rotation(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return cos and signed sin [T, 1, head_dim] from tables that the model's own rotary module filled."""
+        highest = max(positions)
+        if highest >= self._cos.shape[0]:
+            size = max(1024, 1 << highest.bit_length())
+            ids = torch.arange(size, device=self.device)[None]
+            cos, sin = self._rotary(torch.empty(0, dtype=self.dtype, device=self.device), ids)
+            half = self.head_dim // 2
+            self._cos = cos[0].unsqueeze(1).contiguous()
+            # rotate_half(x) = roll(x, half) with the first half negated; the sign moves into the table.
+            self._sin = torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1).unsqueeze(1)
+        if len(positions) == 1:
+            return self._cos[highest : highest + 1], self._sin[highest : highest + 1]
+        index = torch.tensor(positions, device=self.device)
+        return self._cos.index_select(0, index), self._sin.index_select(0, index)
+
+    def _attend(
+        self, index: int, qkv: Tensor, qk_norm: Tensor | None, cos: Tensor, sin: Tensor, views: Sequence[_View]
+    ) -> Tensor:
+        """Rotate, store keys and values, attend row by row; qkv [T, (heads + 2 kv_heads) * head_dim]."""
+        heads, kv_heads, size = self.heads, self.kv_heads, self.head_dim
+        states = qkv.view(-1, heads + 2 * kv_heads, size)
+        qk = states[:, : heads + kv_heads]
+        if qk_norm is not None:
+            qk = self._norm(qk, qk_norm)
+        qk = torch.addcmul(qk * cos, torch.roll(qk, size // 2, -1), sin)
+        values = states[:, heads + kv_heads :]
+        out = torch.empty(qkv.shape[0], heads * size, dtype=self.dtype, device=self.device)
+        for view in views:
+            start, end = view.start, view.end
+            row = qk if len(views) == 1 else qk[start:end]
+            view.new_keys[index].copy_(row[:, heads:].transpose(0, 1))
+            view.new_values[index].copy_(values[start:end].transpose(0, 1))
+            q = row[:, :heads]
+            if end - start == 1:
+                target = out[start].view(kv_heads, heads // kv_heads, size)
+                self._attend_one(q.view(target.shape), view.keys[index], view.values[index], target)
+            else:
+                attended = F.scaled_dot_product_attention(
+                    q.transpose(0, 1)[None],
+                    view.keys[index][None],
+                    view.values[index][None],
+                    attn_mask=view.mask,
+                    is_causal=view.mask is None,
+                    scale=self.scale,
+                    enable_gqa=heads != kv_heads,
+                )
+                out[start:end] = attended[0].transpose(0, 1).reshape(end - start, heads * size)
+        return out
+
+    def _attend_one(self, q: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
+        """Attend with one token: q and out [kv_heads, group, head_dim], keys and values [kv_heads, seen, head_dim]."""
+        scores = torch.baddbmm(self._zero, q, keys.transpose(1, 2), beta=0, alpha=self.scale)
+        if self.dtype == torch.float32:
+            weights = torch.softmax(scores, -1)
+        else:
+            weights = torch.softmax(scores, -1, dtype=torch.float32).to(self.dtype)
+        torch.bmm(weights, values, out=out)
