@@ -36,21 +36,22 @@ format: $(VENV)/.developing ## Fix style and formatting
 	$(BIN)/ruff format .
 
 types: check-copy ## Check types (mypy --strict) on an installed copy
-	cd $(COPY) && ../$(BIN)/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache -p agent_runtime \
+	cd $(COPY) && ../$(BIN)/mypy --cache-dir ../.mypy_cache -p agent_runtime \
 		| sed -E 's#^agent_runtime/($(ROOMS))/#\1/#'
 
 imports: check-copy ## Check which room may import which
-	cd $(COPY) && ../$(BIN)/lint-imports --config ../pyproject.toml --cache-dir ../.import_linter_cache
+	cd $(COPY) && ../$(BIN)/lint-imports --cache-dir ../.import_linter_cache
 
 check-copy: $(VENV)/.developing
 	@rm -rf $(COPY) build/lib build/bdist.*
 	@$(PIP) --no-deps --target $(COPY) .
+	@cp pyproject.toml $(COPY)
 
 bench: $(VENV)/.installed ## Measure what speculation saves in the demo (TASKS=30)
 	$(BIN)/agent bench speculate shop --tasks $(or $(TASKS),30)
 
 docs: $(VENV)/.installed ## Write the generated pages of docs/
-	OUT=$$(mktemp) && $(BIN)/python -m agent_runtime.cli.pages > $$OUT && mv $$OUT docs/cli.md
+	$(BIN)/python -m agent_runtime.cli.pages docs/cli.md
 
 pocket: $(VENV)/.installed ## Train the demo's model anew from its seed (see docs/pocket.md)
 	$(BIN)/python -m scripts.pocket

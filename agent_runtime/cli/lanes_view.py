@@ -90,7 +90,7 @@ class LanesView:
         seconds = slice_seconds(now, width)
         rows: list[Text] = [self._header(options.max_width)]
         for name, lane in (("model", lanes.model), ("tools", lanes.tools), ("speculation", lanes.speculation)):
-            row = Text(f"{name:<{LABEL}}", style="bold", no_wrap=True)
+            row = Text.assemble((f"{name:<{LABEL}}", "bold"), no_wrap=True)
             row.append_text(blocks(lane.spans.values(), now=now, seconds=seconds, width=width))
             rows += [row, _below(lane)]
         rows += legend(options.max_width, seconds)

@@ -1,11 +1,13 @@
-"""The help pages of every command as one Markdown page: `python -m agent_runtime.cli.pages > docs/cli.md`."""
+"""The help pages of every command as one Markdown page: `python -m agent_runtime.cli.pages docs/cli.md`."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -62,4 +64,4 @@ def _help(path: tuple[str, ...]) -> str:
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    Path(sys.argv[1]).write_text(page(), encoding="utf-8")
