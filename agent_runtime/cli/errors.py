@@ -54,7 +54,15 @@ def exit_code(error: BaseException) -> ExitCode:
     return ExitCode.FAILED
 
 
-_USAGE = {"ModelNotFound", "DatabaseUnavailable", "RunNotFound", "ConfigurationError"}
+_USAGE = {
+    "CatalogueError",
+    "DatabaseUnavailable",
+    "ModelNotFound",
+    "RunNotFound",
+    "RunStillRunning",
+    "ToolDefinitionError",
+    "UsageError",
+}
 
 
 def leaf(error: BaseException) -> BaseException:

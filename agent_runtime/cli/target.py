@@ -63,14 +63,14 @@ class Target:
         if inspect.isawaitable(value):
             value = await value
         if isinstance(value, Agent):
-            async with _changed(value, left) as agent:
+            async with value, _changed(value, left) as agent:
                 yield agent
         elif isinstance(value, AbstractAsyncContextManager):
             async with value as inner:
                 if not isinstance(inner, Agent):
                     raise UsageError(self._not_an_agent(inner))
-                agent = _changed(inner, left) if left else inner
-                yield agent
+                async with _changed(inner, left) as agent:
+                    yield agent
         else:
             raise UsageError(self._not_an_agent(value))
 

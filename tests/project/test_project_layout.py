@@ -102,10 +102,11 @@ def test_nothing_is_left_unfinished_and_no_path_of_another_machine_is_named() ->
 
 
 def test_every_link_between_the_documents_leads_somewhere() -> None:
-    broken = []
-    for path in tracked():
-        if path.suffix == ".md":
-            for link in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", path.read_text(encoding="utf-8")):
-                if not (path.parent / link).exists():
-                    broken.append(f"{path.relative_to(ROOT)} -> {link}")
+    broken = [
+        f"{path.relative_to(ROOT)} -> {link}"
+        for path in tracked()
+        if path.suffix == ".md"
+        for link in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", path.read_text(encoding="utf-8"))
+        if not (path.parent / link).exists()
+    ]
     assert not broken
