@@ -14,6 +14,8 @@ from pydantic_core import to_jsonable_python
 
 from .values import canonical_json
 
+DEEPEST = 64
+
 _KEY = secrets.token_bytes(32)  # of this process: equal secrets stay equal, and the hash tells nothing outside
 
 
@@ -28,7 +30,7 @@ def plain(value: Any) -> Any:
 
     Whole floats become integers (JSON knows one kind of number), sets are sorted, secrets become keyed hashes.
     """
-    if value is None or isinstance(value, str | bool | int) and type(value) in (str, bool, int):
+    if value is None or type(value) in (str, bool, int):
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
@@ -49,6 +51,21 @@ def plain(value: Any) -> Any:
         }
     jsonable = to_jsonable_python(value, fallback=repr)
     return jsonable if isinstance(jsonable, str | bool | int | None) else plain(jsonable)
+
+
+def is_shallow(value: Any) -> bool:
+    """Tell whether JSON values are nested at most `DEEPEST` levels, so that recursion over them is safe."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            child
+            for item in level
+            if isinstance(item, Mapping | list | tuple)
+            for child in (item.values() if isinstance(item, Mapping) else item)
+        ]
+        if not level:
+            return True
+    return False
 
 
 def _alias(model: BaseModel, name: str) -> str:

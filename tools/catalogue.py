@@ -81,7 +81,8 @@ def _check_types(path: Path, name: str, entry: Mapping[str, Any]) -> None:
     for key, value in entry.items():
         allowed = _FIELD_TYPES.get(key)
         if allowed is None:
-            raise CatalogueError(f"{path}, [tools.{name}]: unknown field {key!r}; known: {', '.join(sorted(_FIELD_TYPES))}")
+            known = ", ".join(sorted(_FIELD_TYPES))
+            raise CatalogueError(f"{path}, [tools.{name}]: unknown field {key!r}; known: {known}")
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
             raise CatalogueError(
                 f"{path}, [tools.{name}]: {key} = {value!r} must be {' or '.join(kind.__name__ for kind in allowed)}"

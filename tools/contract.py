@@ -92,9 +92,8 @@ class Contract:
         """
         unknown = set(changes) - CONTRACT_FIELDS
         if unknown:
-            raise ToolDefinitionError(
-                f"unknown field {sorted(unknown)[0]!r} in a tool's contract: known are {', '.join(sorted(CONTRACT_FIELDS))}"
-            )
+            known = ", ".join(sorted(CONTRACT_FIELDS))
+            raise ToolDefinitionError(f"unknown field {min(unknown)!r} in a tool's contract; known: {known}")
         values = dict(changes)
         for name in ("reads", "writes", "secret"):
             if values.get(name) is not None:
@@ -126,7 +125,7 @@ class Contract:
         )
 
     def distrusted(self) -> Contract:
-        """Return what is left of this contract when its source isn't trusted: only what forbids, nothing that allows."""
+        """Return what counts of this contract if its source isn't trusted: what forbids, nothing that allows."""
         return replace(
             self,
             effect="write",

@@ -110,7 +110,7 @@ class DemandedCall:
         return cancelled_outcome(self.demanded_at, now, ran=self._attempts > 0 and not self._announced)
 
     async def _take_over(self, guess: Guess) -> bool:
-        """Wait for a guess in flight; return whether its result serves the call. Its failure is nobody's but its own."""
+        """Wait for a guess in flight; return whether its result serves the call. Its failure stays its own."""
         await guess.done.wait()
         end = partial(
             self._guesses.end, guess, matched=True, matched_name=True, demanded_at=self.demanded_at
@@ -120,7 +120,10 @@ class DemandedCall:
             end("joined")
             self.finish(outcome, guess=guess.number)
             return True
-        end("failed", reason=(outcome.error if outcome is not None else None) or "error")
+        if guess.state == "cancelled":  # only the run's own end stops a joined guess
+            end("cancelled", reason="closed")
+        else:
+            end("failed", reason=outcome.error if outcome is not None else None)
         return False
 
     async def _execute(self) -> None:

@@ -58,7 +58,8 @@ class Gate:
         if contract.fresh_for == 0:
             return Verdict("revoked", "its results are never fresh enough to hand over (fresh_for = 0)")
         if contract.open_world and not _opted_in(self.allow_open_world, tool.name):
-            return Verdict("open_world", "its arguments leave the machine, and this agent doesn't opt in (allow_open_world)")
+            sentence = "its arguments leave the machine, and this agent doesn't opt in (allow_open_world)"
+            return Verdict("open_world", sentence)
         if contract.effect == "idempotent":
             return Verdict(None, "an idempotent write that this agent opted in; a wrong guess leaves its write behind")
         return Verdict(None, f"it only reads ({effect_says})")

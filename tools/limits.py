@@ -24,7 +24,7 @@ class GuessLimits:
     drain: float = 5.0
     """Seconds that a demanded call, turned away with 429 because of guesses, waits for them to end."""
     retry_pause: float = 1.0
-    """Seconds after the drain until that call is tried again, where the service names none (then at most `back_off`)."""
+    """Seconds after the drain until that call is tried again; `Retry-After` counts instead, at most `back_off`."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -68,8 +68,6 @@ class Signature:
         except ValidationError as error:
             known = [parameter.name for parameter in self.parameters]
             raise InvalidArguments(_explain(error, known, secret)) from None
-        except RecursionError:
-            raise InvalidArguments("the arguments are nested too deeply") from None
         return {parameter.name: getattr(valid, _field(i)) for i, parameter in enumerate(self.parameters)}
 
 
@@ -107,16 +105,16 @@ def signature_of(function: Callable[..., Any], *, name: str) -> Signature:
             takes_context = True
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise ToolDefinitionError(f"tool {name!r}: it takes *{parameter.name}; give every argument a name of its own")
+            raise ToolDefinitionError(f"tool {name!r}: it takes *{parameter.name}; give every argument its own name")
         if position == 0 and parameter.name in ("self", "cls") and hint is Any:
-            raise ToolDefinitionError(f"tool {name!r}: it is a method; pass the bound method instead: tool(object.{name})")
+            raise ToolDefinitionError(f"tool {name!r}: it is a method; pass the bound one instead: tool(object.{name})")
         if _contains(hint, SecretStr, SecretBytes):
             secret.add(parameter.name)
         takes_url = takes_url or parameter.name.lower() in ("url", "uri") or _contains(hint, AnyUrl)
         # Fields have neutral names: a parameter may be called `json` or `model_id`, which pydantic keeps for itself.
         default = ... if parameter.default is parameter.empty else parameter.default
-        extra = {"description": described[parameter.name]} if described.get(parameter.name) else {}
-        fields[_field(len(parameters))] = (Annotated[hint, Field(alias=parameter.name, **extra)], default)
+        info = Field(alias=parameter.name, description=described.get(parameter.name) or None)
+        fields[_field(len(parameters))] = (Annotated[hint, info], default)
         parameters.append(Parameter(parameter.name, parameter.kind is parameter.POSITIONAL_ONLY))
     try:
         model = create_model(
@@ -125,7 +123,8 @@ def signature_of(function: Callable[..., Any], *, name: str) -> Signature:
         result = Signature(_summary(doc), model, tuple(parameters), takes_context, frozenset(secret), takes_url)
         result.json_schema()
     except (PydanticSchemaGenerationError, PydanticUserError, TypeError) as error:
-        raise ToolDefinitionError(f"tool {name!r}: its arguments can't be described to a model: {_first(error)}") from None
+        problem = str(error).strip().partition("\n")[0]
+        raise ToolDefinitionError(f"tool {name!r}: its arguments can't be described to a model: {problem}") from None
     return result
 
 
@@ -172,10 +171,6 @@ def _docstring(function: Callable[..., Any]) -> docstring_parser.Docstring:
 def _summary(doc: docstring_parser.Docstring) -> str:
     parts = (doc.short_description, doc.long_description)
     return "\n\n".join(part.strip() for part in parts if part and part.strip())
-
-
-def _first(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def _explain(error: ValidationError, known: list[str], secret: frozenset[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
-from .canonical import plain
+from .canonical import is_shallow, plain
 from .context import ToolContext
 from .contract import DEFAULT_FRESH_FOR, ApprovalRule, Contract, resource_keys
 from .errors import InvalidArguments, ToolDefinitionError
@@ -49,6 +49,8 @@ class Tool:
         """
         if not isinstance(arguments, Mapping):
             raise InvalidArguments(f"the arguments must be a JSON object, got {type(arguments).__name__}")
+        if not is_shallow(arguments):
+            raise InvalidArguments("the arguments are nested too deeply")
         if self.signature is not None:
             return self.signature.validate(arguments, secret=self.secret_arguments)
         valid = conform(arguments, self.parameters)
@@ -98,7 +100,7 @@ class Tool:
         Raises:
             ToolDefinitionError: the function has no usable name, or can't be described to a model.
         """
-        name = name or getattr(function, "__name__", "")
+        name = name or str(getattr(function, "__name__", ""))
         if not _OWN_NAME.fullmatch(name):
             raise ToolDefinitionError(
                 f"a tool can't be called {name!r}: give it a name of 1 to 64 letters, digits, '_' and '-' (name=...)"

@@ -185,17 +185,16 @@ class TurnCalls:
 
     def _cancel_calls(self) -> None:
         for call in self._calls:
-            if call.outcome is None:
-                call.cancel()
-                if call.joined is not None:
-                    self._guesses.end(
-                        call.joined,
-                        "cancelled",
-                        reason="abandoned" if self._wiring.is_open else "closed",
-                        matched=True,
-                        matched_name=True,
-                        demanded_at=call.demanded_at,
-                    )
+            call.cancel()
+            if call.joined is not None:
+                self._guesses.end(
+                    call.joined,
+                    "cancelled",
+                    reason="abandoned" if self._wiring.is_open else "closed",
+                    matched=True,
+                    matched_name=True,
+                    demanded_at=call.demanded_at,
+                )
 
     def _check(
         self, call: ToolCall | MalformedCall

@@ -85,7 +85,10 @@ class Outcome:
     started_at: float
     ended_at: float
     error: str | None = None
-    """The error's kind, e.g. `not_found`; None when `status` is `ok`."""
+    """The error's kind, e.g. `not_found`; None when `status` is `ok`.
+
+    A call that was cancelled has the kind `cancelled` if its tool was called, and `not_run` if it was not.
+    """
 
     @property
     def seconds(self) -> float:
@@ -147,7 +150,10 @@ class GuessEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallDemanded:
-    """The agent's call is complete in its stream. `index` counts the calls of the turn from 0 (0 = the boundary)."""
+    """The agent's call is complete in its stream. `index` counts the calls of the turn from 0 (0 = the boundary).
+
+    A malformed call appears as a call of the tool `""` (none has that name), its text as the argument `malformed`.
+    """
 
     type: Literal["call_demanded"] = "call_demanded"
     turn: int
