@@ -1,0 +1,310 @@
+"""Agents: a model, instructions and tools under one name, and the runs they make."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+
+from agent_runtime.engines.base import Engine, ToolSchema
+from agent_runtime.errors import AgentRuntimeError, LimitExceeded, RunFailed
+from agent_runtime.hooks import Hooks
+from agent_runtime.limits import Limits
+from agent_runtime.live import LiveEvents
+from agent_runtime.loop import run_turns
+from agent_runtime.result import RunResult
+from agent_runtime.run import Run
+from agent_runtime.speculator.policy import Policy, Speculation
+from agent_runtime.speculator.predictors import NoPredictor, Predictor
+from agent_runtime.speculator.self_predictor import SelfPredictor
+from agent_runtime.tools import Dispatcher, Gate, Tool, as_tools, describe, load_catalogue
+from agent_runtime.traces import MemoryTrace, RunWriter, TraceStore
+from agent_runtime.traces.events import Event, RunFinished, RunStarted, RunStatus
+from agent_runtime.traces.ledger import ledger
+from agent_runtime.traces.messages import SystemMessage, UserMessage
+
+if TYPE_CHECKING:
+    from agent_runtime.decoding.requests import Sampling
+
+
+class RunStream:
+    """A run in progress: iterate over it for its events; `result` is there once the iteration has ended."""
+
+    def __init__(self, run_id: str, live: LiveEvents) -> None:
+        self.run_id = run_id
+        self._live = live
+        self._result: RunResult | None = None
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        async for event in self._live:
+            yield event
+
+    @property
+    def result(self) -> RunResult:
+        """How the run ended.
+
+        Raises:
+            RuntimeError: the run has not ended yet.
+        """
+        if self._result is None:
+            raise RuntimeError("the run has not ended: iterate over the stream to its end before reading `result`")
+        return self._result
+
+
+class Agent:
+    """A model with instructions and tools.
+
+    The model loads when the first run starts and is shared by all runs of this agent.
+
+    Args:
+        name: Name in traces and reports.
+        model: Hub id, local folder or GGUF file of a causal language model, or an `Engine`.
+        instructions: The system prompt.
+        tools: Functions or `Tool`s. A plain function counts as a write, so that it is never started early.
+        speculation: False switches guessing off; a `Speculation` says how to guess.
+        limits: Bounds of each run.
+        sampling: How tokens are chosen; None takes the model's own generation defaults.
+        hooks: Functions called at stated points of a run.
+        traces: Where runs are recorded: True is the user's own database, False only memory; or a path, a URL or
+            an open `TraceStore`.
+        catalogue: Operator catalogue (TOML or JSON) that overrides what tools say of themselves.
+        device: `auto`, `cuda` or `cpu`; for models given by name.
+
+    Raises:
+        ToolsError: two tools share a name, or a function's signature can't be described to a model.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: str | Path | Engine,
+        *,
+        instructions: str = "",
+        tools: Sequence[Tool | Callable[..., Any]] = (),
+        speculation: bool | Speculation = True,
+        limits: Limits | None = None,
+        sampling: Sampling | None = None,
+        hooks: Hooks | None = None,
+        traces: bool | str | Path | TraceStore = True,
+        catalogue: str | Path | None = None,
+        device: str = "auto",
+    ) -> None:
+        self.name = name
+        self.instructions = instructions
+        self.tools = as_tools(tools, catalogue=load_catalogue(catalogue) if catalogue is not None else None)
+        self.speculation = Speculation() if speculation is True else speculation or None
+        self.limits = limits or Limits()
+        self.sampling = sampling
+        self.hooks = hooks or Hooks()
+        self.engine, self._owns_engine = _engine(model, device)
+        self._traces = traces
+        self._store: TraceStore | None = None
+        self._policy = Policy(self.speculation)
+        settings = self.speculation or Speculation()
+        self.gate = Gate(allow_idempotent=settings.allow_idempotent, allow_open_world=settings.allow_open_world)
+
+    def replace(
+        self,
+        *,
+        model: str | Path | Engine | None = None,
+        device: str = "auto",
+        speculation: bool | Speculation | None = None,
+        traces: bool | str | Path | TraceStore | None = None,
+    ) -> Agent:
+        """Return the same agent with some settings changed; without `model` both share one engine."""
+        other = copy.copy(self)
+        other._store = None
+        if model is not None or device != "auto":
+            given = model if model is not None else getattr(self.engine, "model", None)
+            if given is None:
+                raise UsageError(f"the model of agent {self.name!r} has no device to choose; leave the device out")
+            other.engine, other._owns_engine = _engine(given, device)
+        else:
+            other._owns_engine = False
+        if speculation is not None:
+            other.speculation = Speculation() if speculation is True else speculation or None
+            other._policy = Policy(other.speculation)
+        if traces is not None:
+            other._traces = traces
+        return other
+
+    async def run(self, task: str) -> RunResult:
+        """Run the agent on a task to its end.
+
+        Raises:
+            AgentRuntimeError: the run failed or met a limit; `error.result` holds what there is of it.
+        """
+        async with self.stream(task) as stream:
+            async for _ in stream:
+                pass
+            result = stream.result
+        if isinstance(result.error, AgentRuntimeError):
+            result.error.result = result
+        if result.error is not None:
+            raise result.error
+        return result
+
+    def run_sync(self, task: str) -> RunResult:
+        """Run the agent on a task from code that isn't asynchronous.
+
+        Raises:
+            AgentRuntimeError: as `run`.
+            RuntimeError: an event loop is already running in this thread; `await agent.run(task)` there.
+        """
+        return anyio.run(self.run, task)
+
+    @asynccontextmanager
+    async def stream(self, task: str) -> AsyncIterator[RunStream]:
+        """Start a run and watch it: `async with agent.stream(task) as stream: async for event in stream: ...`.
+
+        Leaving the context before the run's end cancels the run. A run that fails ends the iteration, and
+        `stream.result.error` says why.
+
+        Raises:
+            AgentRuntimeError: the run can't start, e.g. there is no such model.
+            TracesError: the run can't be recorded, e.g. the database's folder can't be written.
+        """
+        live = LiveEvents()
+        async with AsyncExitStack() as opened:
+            session = await self.engine.open([_schema(tool) for tool in self.tools])
+            opened.push_async_callback(_shielded, session.aclose)
+            started = RunStarted(at=0.0, agent=self.name, model=self.engine.name, task=task, settings=self._settings())
+            trace = await opened.enter_async_context(self._open_trace(started))
+            stream = RunStream(trace.run_id, live)
+            async with anyio.create_task_group() as background:
+                background.start_soon(self._drive, started, session, trace, stream)
+                try:
+                    yield stream
+                finally:
+                    live.detach()
+                    if stream._result is None:
+                        background.cancel_scope.cancel()
+
+    async def _drive(self, started: RunStarted, session: Session, trace: RunTrace, stream: RunStream) -> None:
+        """Run the turn loop under a dispatcher and make the result of whatever comes of it."""
+        zero = anyio.current_time()
+        dispatcher = Dispatcher(
+            self.tools,
+            gate=self.gate,
+            limits=self.speculation.limits if self.speculation else GuessLimits(),
+            emit=lambda event: run.emit(event),
+            zero=zero,
+            run_id=trace.run_id,
+            before_write=trace.durable,
+            approve=self.hooks.approve,
+            before_call=self.hooks.before_call,
+            after_call=self.hooks.after_call,
+        )
+        run = Run(
+            session=session,
+            dispatcher=dispatcher,
+            predictor=self._predictor(session),
+            policy=self._policy,
+            trace=trace,
+            live=stream._live,
+            limits=self.limits,
+            sampling=self.sampling,
+            hooks=self.hooks,
+            messages=self._opening(started.task),
+            zero=zero,
+        )
+        status: RunStatus = "failed"
+        output = ""
+        error: BaseException | None = None
+        try:
+            run.emit(started)
+            async with dispatcher:
+                output = await run_turns(run)
+            status = "done"
+        except anyio.get_cancelled_exc_class() as cancelled:
+            status, error = "cancelled", cancelled
+            raise
+        except Exception as raised:
+            error = _innermost(raised)
+            status = "limit" if isinstance(error, LimitExceeded) else "failed"
+        finally:
+            stream._result = run.finish(status, output, error)
+            stream._live.close()
+
+    def _opening(self, task: str) -> list[Message]:
+        """Return the messages a run begins with."""
+        system = [SystemMessage(self.instructions)] if self.instructions else []
+        return [*system, UserMessage(task)]
+
+    def _predictor(self, session: Session) -> Predictor:
+        if self.speculation is None:
+            return NoPredictor()
+        if isinstance(self.speculation.predictor, str):
+            return SelfPredictor(session, max_tokens=self.speculation.max_probe_tokens)
+        return self.speculation.predictor
+
+    @asynccontextmanager
+    async def _open_trace(self, started: RunStarted) -> AsyncIterator[RunTrace]:
+        if self._traces is False:
+            yield MemoryTrace()
+            return
+        if isinstance(self._traces, TraceStore):
+            store = self._traces
+        else:
+            if self._store is None:
+                where = None if self._traces is True else self._traces
+                self._store = await anyio.to_thread.run_sync(TraceStore.open, where)
+            store = self._store
+        secrets = {tool.name: tool.secret_arguments for tool in self.tools if tool.secret_arguments}
+        async with store.start_run(started, secrets=secrets) as writer:
+            yield writer
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "speculation": self.speculation.to_json() if self.speculation else None,
+            "limits": asdict(self.limits),
+            "sampling": asdict(self.sampling) if self.sampling else None,
+            "tools": describe(self.tools, self.gate),
+        }
+
+    def tool_contracts(self) -> list[dict[str, Any]]:
+        """Return one row per tool: its effective contract, and why it may or may not be started early."""
+        return describe(self.tools, self.gate)
+
+    async def aclose(self) -> None:
+        """Free the model that this agent loaded; an engine that was handed in stays open."""
+        if self._owns_engine:
+            await self.engine.aclose()
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.aclose()
+
+
+def _engine(model: str | Path | Engine, device: str) -> tuple[Engine, bool]:
+    """Return the engine for `model`, and whether it was made here."""
+    if isinstance(model, str | Path):
+        from agent_runtime.engines.local import LocalEngine
+
+        return LocalEngine(model, device=device), True
+    return model, False
+
+
+def _schema(tool: Tool) -> ToolSchema:
+    return ToolSchema(name=tool.name, description=tool.description, parameters=tool.parameters)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """Return what a task group wrapped, where it wrapped one thing only."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+async def _shielded(close: Callable[[], Awaitable[None]]) -> None:
+    with anyio.CancelScope(shield=True):
+        await close()

@@ -1,0 +1,157 @@
+"""One run of an agent: its conversation, its limits, and everything that is opened for it and closed after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import anyio
+
+from agent_runtime.engines.base import Generated, Session
+from agent_runtime.errors import LimitExceeded
+from agent_runtime.limits import Limits
+from agent_runtime.live import LiveEvents
+from agent_runtime.result import Usage
+from agent_runtime.speculator.turn import Guessing, Progress
+from agent_runtime.traces.events import Event, GenerationFinished
+from agent_runtime.traces.messages import Message, ToolMessage
+
+if TYPE_CHECKING:
+    from agent_runtime.decoding.requests import Sampling
+    from agent_runtime.hooks import Hooks
+    from agent_runtime.speculator.policy import Policy
+    from agent_runtime.speculator.predictors import Predictor
+    from agent_runtime.tools import Outcome
+    from agent_runtime.tools.dispatcher import Dispatcher, TurnCalls
+    from agent_runtime.traces import RunWriter
+
+
+@dataclass(kw_only=True)
+class Run:
+    """State of one run. The turn loop reads and writes it; nothing else does."""
+
+    session: Session
+    dispatcher: Dispatcher
+    predictor: Predictor
+    policy: Policy
+    trace: RunWriter
+    live: LiveEvents
+    limits: Limits
+    sampling: Sampling | None
+    hooks: Hooks
+    messages: list[Message]
+    zero: float
+    """anyio.current_time() at the run's start."""
+    usage: Usage = field(default_factory=Usage)
+    turns: int = 0
+    calls: int = 0
+    events: list[Event] = field(default_factory=list)
+
+    def now(self) -> float:
+        """Return seconds since the run started."""
+        return anyio.current_time() - self.zero
+
+    def emit(self, event: Event) -> None:
+        """Record an event and show it to whoever watches; never waits."""
+        self.usage = self.usage.plus(event)
+        self.events.append(event)
+        self.trace.append(event)
+        self.policy.observe(event)
+        self.live.put(event)
+        if self.hooks.on_event is not None:
+            self.hooks.on_event(event)
+
+    def budget(self, turn: int) -> int:
+        """Return the tokens that turn number `turn` may generate.
+
+        Raises:
+            LimitExceeded: no turn or token is left.
+        """
+        limits = self.limits
+        if turn >= limits.turns:
+            raise LimitExceeded("turns", limits.turns)
+        tokens = limits.next_turn_tokens(self.usage.completion_tokens)
+        if tokens == 0:
+            raise LimitExceeded("tokens", limits.tokens or 0)
+        self.turns = turn + 1
+        return tokens
+
+    def count_call(self) -> None:
+        """Count one more call of the model.
+
+        Raises:
+            LimitExceeded: it is one too many.
+        """
+        if self.calls >= self.limits.calls:
+            raise LimitExceeded("calls", self.limits.calls)
+        self.calls += 1
+
+    def guessing(self, turn: int, calls: TurnCalls, progress: Progress) -> Guessing:
+        """Return what the speculator needs to guess during one turn."""
+        return Guessing(
+            turn=turn,
+            messages=tuple(self.messages),
+            predictor=self.predictor,
+            policy=self.policy,
+            calls=calls,
+            progress=progress,
+            emit=self.emit,
+            now=self.now,
+        )
+
+    def finish_generation(self, turn: int, generated: Generated, *, started: float) -> None:
+        """Record that the message of turn `turn`, begun at `started`, is complete."""
+        message = generated.message
+        self.emit(
+            GenerationFinished(
+                turn=turn,
+                at=self.now(),
+                thinking=message.thinking,
+                text=message.text,
+                calls=message.calls,
+                finish_reason=generated.finish_reason,
+                prompt_tokens=generated.prompt_tokens,
+                completion_tokens=generated.completion_tokens,
+                thinking_tokens=generated.thinking_tokens,
+                forwards=generated.forwards,
+                generation_ms=(self.now() - started) * 1000,
+                slowdown_ms=generated.slowdown_ms,
+            )
+        )
+
+    def add_to_conversation(self, generated: Generated, outcomes: Sequence[Outcome]) -> None:
+        """Append the model's message and the results of its calls, in the order of the calls."""
+        message = generated.message
+        self.messages.append(message)
+        for index, (call, outcome) in enumerate(zip(message.calls, outcomes, strict=True)):
+            name = getattr(call, "name", "")
+            self.messages.append(ToolMessage(name=name, content=outcome.content, index=index))
+
+    def answer(self, generated: Generated) -> str:
+        """Return the model's answer.
+
+        Raises:
+            LimitExceeded: the answer was cut off by the token limit.
+        """
+        if generated.finish_reason == "length":
+            raise LimitExceeded("tokens in a turn", generated.completion_tokens)
+        return generated.message.text
+
+    def finish(self, status: RunStatus, output: str, error: BaseException | None) -> RunResult:
+        """Record how the run ended, and return it as a value."""
+        wall_ms = self.now() * 1000
+        reason = None if error is None else one_line(error)
+        self.emit(RunFinished(at=self.now(), status=status, output=output, error=reason))
+        return RunResult(
+            run_id=self.trace.run_id,
+            status=status,
+            output=output,
+            turns=self.turns,
+            usage=self.usage,
+            ledger=ledger(self.events),
+            messages=tuple(self.messages),
+            events=tuple(self.events),
+            wall_ms=wall_ms,
+            error=error,
+        )
