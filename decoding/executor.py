@@ -75,6 +75,10 @@ class Executor(Protocol):
         """Return the bytes that a cache of `tokens` tokens takes."""
         ...
 
+    def partition(self, blocks: Sequence[Block]) -> list[list[int]]:
+        """Return the indices of blocks that can share a forward, group by group."""
+        ...
+
     def forward(self, blocks: Sequence[Block]) -> torch.Tensor:
         """Append every block to its cache; return logits [sum of wanted, vocab] in fp32, in the order of the blocks.
 
@@ -92,9 +96,7 @@ def choose_executor(model: PreTrainedModel, name: ExecutorName) -> Executor:
     from .hf import HfExecutor
     from .lean import LeanExecutor, why_not_lean
 
-    if name == "hf":
-        return HfExecutor(model)
-    reason = why_not_lean(model)
+    reason = why_not_lean(model) if name != "hf" else ""
     if reason is None:
         return LeanExecutor(model)
     if name == "lean":

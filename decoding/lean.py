@@ -197,6 +197,10 @@ class LeanExecutor:
 
     # -- forward ------------------------------------------------------------------------------------------------
 
+    def partition(self, blocks: Sequence[Block]) -> list[list[int]]:
+        """All blocks share one forward."""
+        return [list(range(len(blocks)))]
+
     def forward(self, blocks: Sequence[Block]) -> Tensor:
         """Run the blocks as rows of one ragged batch; see `Executor.forward`."""
         tokens: list[int] = []

@@ -32,6 +32,19 @@ class Sampling:
     stop: tuple[str, ...] = ()
     """The text ends before the first of these strings."""
 
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name, value, low, high in (
+            ("temperature", self.temperature, 0.0, float("inf")),
+            ("top_p", self.top_p, 0.0, 1.0),
+            ("top_k", self.top_k, 0, float("inf")),
+            ("min_p", self.min_p, 0.0, 1.0),
+        ):
+            if not low <= value <= high:
+                raise ValueError(f"Sampling: {name} is {value}; it must lie between {low} and {high}.")
+        if not self.repetition_penalty > 0:
+            raise ValueError(f"Sampling: repetition_penalty is {self.repetition_penalty}; it must be above 0.")
+
 
 class Constraint(Protocol):
     """A grammar's state beside one row. Advanced by the row's own tokens only; can be rolled back."""
@@ -109,6 +122,8 @@ class Finished:
     prefill_s: float
     decode_s: float
     slowdown_s: float
+    tail: str = ""
+    """Text before a stop string that belongs to no emitted token, because its token also holds the stop string."""
 
 
 RowEvent = Ready | Tokens | Finished

@@ -1,17 +1,40 @@
-"""A row as its consumer sees it: an async iterator of events."""
+"""A row as its consumer sees it: an async iterator of events, filled by the model thread."""
 
 from __future__ import annotations
 
-from .requests import RowEvent, RowRequest
+from collections import deque
+from collections.abc import Callable
+
+import anyio
+
+from .requests import Finished, RowEvent, RowRequest, Tokens
+from .wake import Wake
+
+BUFFERED_EVENTS = 512
+"""Events that may wait for a slow consumer before its row pauses."""
 
 
 class Row:
     """Events of one request: Ready, Tokens..., Finished, in this order; Finished is always last.
 
-    One consumer at a time. Errors of this row (RowFailed, WorkerStopped) are raised from the iterator.
+    A row cancelled before its prompt was in the cache yields Finished alone. One consumer at a time. Errors of this
+    row (`RowFailed`, `KvBudgetExceeded`, `WorkerStopped`) are raised from the iterator.
     """
 
-    request: RowRequest
+    def __init__(self, request: RowRequest, wake: Wake, ring: Callable[[], None]) -> None:
+        self.request = request
+        self._wake = wake
+        self._ring = ring  # wakes the model thread
+        self._events: deque[RowEvent] = deque()
+        self._tokens: list[int] = []
+        self._error: BaseException | None = None
+        self._over = False  # nothing more will be pushed
+        self._cancelled = False
+        self._paused = False  # the model thread found the buffer full
+        self._wake_pending = False
+        self._bell: anyio.Event | None = None
+
+    # -- consumer's side ----------------------------------------------------------------------------------------
 
     def __aiter__(self) -> Row:
         """Return itself."""
@@ -19,15 +42,89 @@ class Row:
 
     async def __anext__(self) -> RowEvent:
         """Wait for the next event."""
-        raise StopAsyncIteration
+        while True:
+            if self._events:
+                event = self._events.popleft()
+                if self._paused and len(self._events) <= BUFFERED_EVENTS // 2:
+                    self._paused = False
+                    self._ring()
+                return event
+            if self._over and not self._events:
+                if self._error is not None:
+                    error, self._error = self._error, None
+                    raise error
+                raise StopAsyncIteration
+            self._bell = anyio.Event()
+            if not self._events and not self._over:
+                await self._bell.wait()
+            self._bell = None
 
     @property
     def tokens_so_far(self) -> tuple[int, ...]:
-        """Every token emitted so far, also those that wait in the buffer."""
-        raise RuntimeError
+        """Every token emitted so far, also those that still wait in the buffer."""
+        return tuple(self._tokens)
 
     def cancel(self) -> None:
-        """Ask the model thread to end this row at the next step boundary; events go on until Finished("cancelled")."""
+        """End this row at the next step boundary; its events go on until `Finished("cancelled")`."""
+        if not self._over:
+            self._cancelled = True
+            self._ring()
 
     async def aclose(self) -> None:
-        """Cancel, and wait until the model thread has let go of the row (its cache is back in the store)."""
+        """Cancel, drop the events that are left, and wait until the model thread has let go of the row.
+
+        Afterwards the row's cache is back in the prefix store.
+        """
+        self.cancel()
+        while not self._over:
+            self._events.clear()
+            self._bell = anyio.Event()
+            if not self._over:
+                await self._bell.wait()
+            self._bell = None
+        self._events.clear()
+        self._error = None
+
+    # -- model thread's side ------------------------------------------------------------------------------------
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the consumer has given up, or its event loop is gone."""
+        return self._cancelled
+
+    def is_full(self) -> bool:
+        """Tell whether the consumer is too far behind for another step; it rings once it has caught up."""
+        if len(self._events) < BUFFERED_EVENTS:
+            return False
+        self._paused = True
+        # The consumer may have drained the buffer between the two lines above.
+        return len(self._events) > BUFFERED_EVENTS // 2
+
+    def push(self, event: RowEvent) -> None:
+        """Append an event and wake the consumer."""
+        if isinstance(event, Tokens):
+            self._tokens.extend(event.ids)
+        self._events.append(event)
+        if isinstance(event, Finished):
+            self._over = True
+        self._notify()
+
+    def fail(self, error: BaseException) -> None:
+        """End the row with an error."""
+        if not self._over:
+            self._error = error
+            self._over = True
+            self._notify()
+
+    def _notify(self) -> None:
+        if self._wake_pending:
+            return
+        self._wake_pending = True
+        if not self._wake(self._on_wake):
+            self._cancelled = True
+
+    def _on_wake(self) -> None:
+        """Runs in the event loop."""
+        self._wake_pending = False
+        if self._bell is not None:
+            self._bell.set()

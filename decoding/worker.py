@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
+from .cache import PrefixStore
+from .errors import DecodingError, PromptRejected, RowFailed, WorkerStopped
+from .executor import Block, Executor, ExecutorName, choose_executor
 from .requests import RowRequest
 from .row import Row
+from .row_state import RowState
+from .sampling import Sampler, pick, score
+from .scheduler import Planned, Scheduler, budget_error
+from .slowdown import SlowdownMeter
+from .statistics import Counts, WorkerStatistics
+from .stops import StopScanner
+from .wake import waker_of_this_loop
 
 if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel
+    from types import TracebackType
 
-    from .statistics import WorkerStatistics
+    from transformers import PreTrainedModel
 
 
 class ModelWorker:
-    """Owns a model and the one thread that runs it.
+    """Owns a model and the one thread that runs it: schedule, run, postprocess, again and again.
 
-    `submit` may be called from any event loop (asyncio or trio) and never blocks. Use as a context manager or `close`.
+    `submit` may be called from any event loop (asyncio or trio) and never blocks; the thread never waits for a loop.
+    Use it as a context manager, or call `close`.
     """
 
     def __init__(
@@ -31,24 +47,334 @@ class ModelWorker:
         max_rows: int = 16,
         kv_budget_bytes: int = 2 << 30,
         deterministic: bool = False,
-        executor: Literal["auto", "lean", "hf"] = "auto",
+        executor: ExecutorName = "auto",
         threads: int | None = None,
     ) -> None:
-        """Start the thread. `detokenize` is needed by requests with stop strings only."""
+        """Move the model to `device`, build its executor and start the thread.
+
+        Args:
+            model: any causal language model of `transformers`; put into evaluation mode.
+            detokenize: ids -> text, where an incomplete last character gives U+FFFD; only stop strings need it.
+            device: where the model goes; None leaves it.
+            prefill_chunk: prompt tokens read per step, over all rows; a long prompt can be cancelled in between.
+            max_rows: rows that decode together; others queue.
+            kv_budget_bytes: bytes of keys and values over running rows and idle entries; checked between steps, so it
+                is exceeded by one growth of a buffer at most.
+            deterministic: every row runs in forwards of its own, prompts in chunks that end at multiples of
+                `prefill_chunk`. Its numbers then don't depend on other rows; rows no longer share a pass over the weights.
+            executor: "auto" takes the lean one where the architecture allows, else the model's own forward.
+            threads: torch's threads for this process; None leaves them (see `decoding.threads`).
+
+        Raises:
+            ModelUnsupported: no executor can run the model correctly.
+        """
+        if device is not None:
+            model.to(device)  # type: ignore[arg-type]
+        model.eval()
+        if threads is not None:
+            torch.set_num_threads(threads)
+        with torch.inference_mode():
+            self._executor: Executor = choose_executor(model, executor)
+        self._device = next(model.parameters()).device
+        self._detokenize = detokenize
+        self._deterministic = deterministic
+        self._budget = kv_budget_bytes
+        self._store = PrefixStore(self._executor, kv_budget_bytes)
+        self._scheduler = Scheduler(
+            self._store, max_rows=max_rows, prefill_chunk=prefill_chunk, align_chunks=deterministic
+        )
+        self._meter = SlowdownMeter()
+        self._counts = Counts()
+        self._mail: deque[Row | str] = deque()  # new rows, and owners to forget
+        self._bell = threading.Event()
+        self._lock = threading.Lock()  # between submitting and dying: no row may slip through
+        self._closing = False
+        self._stopped: WorkerStopped | None = None
+        self._thread = threading.Thread(target=self._main, name="agent-runtime-model", daemon=True)
+        self._thread.start()
+
+    # -- from any thread ----------------------------------------------------------------------------------------
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of logits per position."""
+        return self._executor.vocab_size
 
     def submit(self, request: RowRequest) -> Row:
-        """Queue a row; call from within the event loop that will iterate it.
+        """Queue a row; call it from within the event loop that will iterate the row.
 
-        Raises PromptRejected, KvBudgetExceeded, WorkerStopped.
+        Raises:
+            PromptRejected: the prompt is empty or holds ids that the model doesn't know.
+            KvBudgetExceeded: the prompt alone needs more than the whole budget.
+            WorkerStopped: the worker was closed, or its thread died.
         """
-        raise RuntimeError
+        self._check(request)
+        row = Row(request, waker_of_this_loop(), self._bell.set)
+        with self._lock:
+            if self._stopped is not None or self._closing:
+                raise self._stopped or WorkerStopped("The model worker is closed; start a new one.")
+            self._mail.append(row)
+        self._bell.set()
+        return row
 
     def forget(self, owner: str) -> None:
         """Drop the idle cache entries of `owner` at the next step boundary."""
+        self._mail.append(owner)
+        self._bell.set()
 
     def statistics(self) -> WorkerStatistics:
-        """Return counts since the start."""
-        raise RuntimeError
+        """Return counts since the start. Values of one call may be one step apart."""
+        return self._counts.frozen(
+            executor=self._executor.name,
+            co_decodes=self._executor.shares_forwards and not self._deterministic,
+            rows_running=len(self._scheduler.running),
+            rows_waiting=len(self._scheduler.waiting) + len(self._mail),
+            cache_entries=len(self._store),
+            evictions=self._store.evictions,
+        )
 
     def close(self) -> None:
-        """Stop after the current step, end every row with WorkerStopped, join the thread."""
+        """Stop after the current step, end every row with `WorkerStopped`, join the thread. May be called twice."""
+        with self._lock:
+            self._closing = True
+        self._bell.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> ModelWorker:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _check(self, request: RowRequest) -> None:
+        prompt, vocab = request.prompt, self._executor.vocab_size
+        if not prompt:
+            raise PromptRejected("The prompt is empty; a row needs at least one token to continue from.")
+        if min(prompt) < 0 or max(prompt) >= vocab:
+            raise PromptRejected(
+                f"The prompt holds token ids from {min(prompt)} to {max(prompt)}; the model knows 0 to {vocab - 1}. "
+                "Check that tokenizer and model belong together."
+            )
+        if request.max_new_tokens < 0:
+            raise PromptRejected(f"max_new_tokens is {request.max_new_tokens}; it must be 0 or more.")
+        if request.sampling.stop and self._detokenize is None:
+            raise PromptRejected("Stop strings need a worker with `detokenize`.")
+        needed = self._executor.bytes_for(len(prompt))
+        if needed > self._budget:
+            raise budget_error(request.owner, needed, self._budget)
+
+    # -- the model thread ---------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        error: BaseException | None = None
+        try:
+            with torch.inference_mode():
+                self._loop()
+        except BaseException as caught:  # whatever ended the thread, every row must hear of it
+            error = caught
+        stopped = WorkerStopped(
+            "The model worker was closed while rows were running."
+            if error is None
+            else f"The model thread died: {type(error).__name__}: {error}. Start a new worker."
+        )
+        stopped.__cause__ = error
+        with self._lock:
+            self._stopped = stopped
+            rows = [mail for mail in self._mail if isinstance(mail, Row)]
+            self._mail.clear()
+        rows += [state.row for state in (*self._scheduler.running, *self._scheduler.waiting)]
+        for row in rows:
+            # One exception object per row: tracebacks are written into it where it is raised.
+            own = WorkerStopped(*stopped.args)
+            own.__cause__ = error
+            row.fail(own)
+        self._scheduler.running.clear()
+        self._scheduler.waiting.clear()
+        self._store.clear()
+
+    def _loop(self) -> None:
+        while not self._closing:
+            self._bell.clear()
+            self._read_mail()
+            planned = self._scheduler.schedule()
+            for state, reason in self._scheduler.failed:
+                state.row.fail(reason)
+            self._scheduler.failed.clear()
+            if not planned:
+                # Rows may have become ready without a step: their prompt was cached.
+                if not self._announce(self._scheduler.running):
+                    self._bell.wait()
+                continue
+            logits = self._run(planned)
+            self._postprocess(planned, logits)
+
+    def _read_mail(self) -> None:
+        while self._mail:
+            mail = self._mail.popleft()
+            if isinstance(mail, str):
+                self._store.forget(mail)
+                continue
+            try:
+                self._scheduler.add(self._state_of(mail))
+            except Exception as error:
+                self._blame(mail, error)
+        for state in [*self._scheduler.running, *self._scheduler.waiting]:
+            if state.row.cancelled:
+                state.cancel()
+                self._finish(state)
+
+    def _state_of(self, row: Row) -> RowState:
+        request = row.request
+        sampler = Sampler(
+            request.sampling, vocab_size=self._executor.vocab_size, device=self._device, prompt=request.prompt
+        )
+        scanner = None
+        if request.sampling.stop and self._detokenize is not None:
+            scanner = StopScanner(request.sampling.stop, self._detokenize, request.prompt)
+        self._counts.rows += 1
+        state = RowState(row, sampler, scanner, self._counts.rows)
+        # What the grammar forces at the start is read together with the prompt.
+        state.add_forced()
+        return state
+
+    # -- one step: run ------------------------------------------------------------------------------------------
+
+    def _run(self, planned: Sequence[Planned]) -> list[Tensor | Exception]:
+        """Run the planned blocks; return per row its wanted logits [wanted, vocab], or the error that befell it."""
+        blocks = [part.row.block(part.count) for part in planned]
+        if self._deterministic:
+            groups = [[index] for index in range(len(blocks))]
+        else:
+            groups = self._executor.partition(blocks)
+        results: list[Tensor | Exception] = [torch.empty(0)] * len(blocks)
+        started = time.perf_counter()
+        for group in groups:
+            for index, result in zip(group, self._forward([blocks[index] for index in group]), strict=True):
+                results[index] = result
+            for index in group:
+                row = planned[index].row
+                if row.is_ready:
+                    row.forwards += 1
+                    row.shared_forwards += len(group) > 1
+                else:
+                    self._counts.prefilled_tokens += planned[index].count
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        seconds = time.perf_counter() - started
+        self._meter.add([part.row for part in planned], [part.count for part in planned], seconds)
+        return results
+
+    def _forward(self, blocks: list[Block]) -> Sequence[Tensor | Exception]:
+        self._counts.forwards += 1
+        try:
+            logits = self._executor.forward(blocks)
+        except Exception as error:
+            if len(blocks) == 1:
+                return [error]
+            # Caches are as they were: run each block alone, so that only the row at fault ends.
+            return [result for block in blocks for result in self._forward([block])]
+        if len(blocks) == 1:
+            return [logits]
+        return logits.split([block.wanted for block in blocks])
+
+    # -- one step: postprocess ----------------------------------------------------------------------------------
+
+    def _postprocess(self, planned: Sequence[Planned], results: Sequence[Tensor | Exception]) -> None:
+        choosing: list[tuple[RowState, Tensor]] = []
+        for part, result in zip(planned, results, strict=True):
+            try:
+                if isinstance(result, Exception):
+                    raise result
+                self._score_known(part.row, result)
+                self._snapshot_if_due(part.row)
+                if part.row.reason is None and result.shape[0] and part.row.pending == 0:
+                    choosing.append((part.row, result[-1]))
+            except Exception as error:
+                self._fail(part.row, error)
+        self._choose(choosing)
+        self._announce([part.row for part in planned])
+        self._counts.cache_bytes = self._scheduler.running_bytes + self._store.nbytes
+
+    def _score_known(self, row: RowState, logits: Tensor) -> None:
+        """Give known tokens (forced by the grammar) their log-probabilities under the target."""
+        known = row.tokens[row.scored : row.cached + 1][: logits.shape[0]]
+        if known and row.reason is None:
+            ids = torch.tensor(known, device=logits.device)
+            row.score(score(logits[: len(known)], ids).tolist())
+
+    def _snapshot_if_due(self, row: RowState) -> None:
+        if not self._executor.rewinds and not row.is_ready and row.cached == row.prompt_tokens - 1:
+            self._store.snapshot(row)
+
+    def _choose(self, choosing: list[tuple[RowState, Tensor]]) -> None:
+        """Choose the next token of every row that has logits for one, all greedy rows at once."""
+        ready: list[tuple[RowState, Tensor, Tensor | None]] = []
+        for row, logits in choosing:
+            try:
+                mask = row.request.constraint.allowed() if row.request.constraint is not None else None
+                if mask is not None and not bool(mask.any()):
+                    raise row.mask_is_empty()
+                ready.append((row, logits, mask))
+            except Exception as error:
+                self._fail(row, error)
+        if not ready:
+            return
+        rows, logits, masks = zip(*ready, strict=True)
+        ids, logprobs = pick(torch.stack(logits), [row.sampler for row in rows], masks)
+        for row, token, logprob in zip(rows, ids, logprobs, strict=True):
+            try:
+                row.choose(token, logprob)
+            except Exception as error:
+                self._fail(row, error)
+
+    def _announce(self, rows: Sequence[RowState]) -> bool:
+        """Push the events that have come about, end the rows that are over; tell whether anything changed."""
+        changed = False
+        for row in list(rows):
+            if row not in self._scheduler.running:
+                continue
+            ready = row.take_ready()
+            if ready is not None:
+                self._counts.prompt_tokens += ready.prompt_tokens
+                self._counts.reused_tokens += ready.reused_tokens
+                self._counts.bytes_copied += ready.bytes_copied
+                row.push(ready)
+                changed = True
+            if row.reason is None and row.pending == 0 and row.is_ready:
+                row.score([])  # a row that may add nothing, or whose grammar is finished at once
+            if row.reason is not None:
+                self._finish(row)
+                changed = True
+            else:
+                row.push(row.take_tokens())
+        return changed
+
+    def _finish(self, row: RowState) -> None:
+        row.push(row.take_tokens())
+        self._counts.new_tokens += row.emitted
+        self._scheduler.remove(row)
+        row.push(row.finished(self._meter.settle(row)))
+
+    # -- errors -------------------------------------------------------------------------------------------------
+
+    def _fail(self, row: RowState, error: Exception) -> None:
+        """End one row with an error; its cache is not trusted any more."""
+        row.cache = None
+        self._scheduler.remove(row)
+        self._meter.settle(row)
+        self._blame(row.row, error)
+
+    def _blame(self, row: Row, error: Exception) -> None:
+        if isinstance(error, DecodingError):
+            row.fail(error)
+            return
+        failed = RowFailed(
+            f"Decoding a row of {row.request.owner!r} failed: {type(error).__name__}: {error}. Other rows go on."
+        )
+        failed.__cause__ = error
+        row.fail(failed)
