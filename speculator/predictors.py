@@ -1,13 +1,17 @@
-"""What guesses the next call: the seam that every predictor fills, and the two that tests use."""
+"""What guesses the next call: the seam that every predictor fills, and those that need no model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import anyio
+
 from agent_runtime.tools.values import ToolCall
 from agent_runtime.traces.messages import Message
+
+from .errors import ScriptExhausted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +19,7 @@ class Guess:
     """A predictor's answer: a call with its confidence, or "no call" (`call` None).
 
     `tokens`, `bytes_copied` and `co_decoded` describe what a model-backed guess cost; they stay 0 elsewhere.
+    `completed` is False where the answer was cut off: `call` is None then, and says nothing.
     """
 
     call: ToolCall | None
@@ -22,6 +27,7 @@ class Guess:
     tokens: int = 0
     bytes_copied: int = 0
     co_decoded: bool = False
+    completed: bool = True
 
 
 class Predictor(Protocol):
@@ -38,3 +44,80 @@ class Predictor(Protocol):
         Cancelling the caller cancels the guess. Errors are the predictor's own fault and only end the guess.
         """
         ...
+
+
+NO_CALL = Guess(call=None, confidence=1.0)
+"""The guess that the turn makes no call."""
+
+
+class NoPredictor:
+    """Never guesses a call."""
+
+    source = "none"
+
+    async def predict(self, messages: Sequence[Message], *, position: int) -> Guess:
+        """Answer "no call" at once."""
+        return NO_CALL
+
+
+class WrongPredictor:
+    """Always guesses the same call, with full confidence: for tests of what a miss costs and changes.
+
+    The default names no tool. Give a read tool's call that the agent never makes to have wrong guesses executed.
+    """
+
+    source = "wrong"
+
+    def __init__(self, call: ToolCall = ToolCall("no_such_tool")) -> None:
+        self._guess = Guess(call=call, confidence=1.0)
+
+    async def predict(self, messages: Sequence[Message], *, position: int) -> Guess:
+        """Answer with the call."""
+        return self._guess
+
+
+class ScriptedPredictor:
+    """Answers from a list, in order: a test double.
+
+    Args:
+        script: One item per question: a call (confidence 1), a `Guess`, None for "no call", or an error to raise.
+        delay: Seconds from each question to its answer, on the event loop's clock.
+
+    Raises:
+        ScriptExhausted: it is asked more often than the script has answers.
+    """
+
+    source = "scripted"
+
+    def __init__(self, script: Iterable[ToolCall | Guess | Exception | None], *, delay: float = 0.0) -> None:
+        self._script = list(script)
+        self._delay = delay
+        self.asked: list[tuple[tuple[Message, ...], int]] = []
+        """Messages and position of every question so far."""
+
+    async def predict(self, messages: Sequence[Message], *, position: int) -> Guess:
+        """Answer with the script's next item, after the delay."""
+        number = len(self.asked)
+        self.asked.append((tuple(messages), position))
+        if number >= len(self._script):
+            raise ScriptExhausted(f"question {number + 1} has no answer: the script holds {len(self._script)}")
+        if self._delay:
+            await anyio.sleep(self._delay)
+        match self._script[number]:
+            case Guess() as guess:
+                return guess
+            case Exception() as error:
+                raise error
+            case None:
+                return NO_CALL
+            case call:
+                return Guess(call=call, confidence=1.0)
+
+    def assert_complete(self) -> None:
+        """Check that every answer was asked for.
+
+        Raises:
+            ScriptExhausted: answers are left.
+        """
+        if len(self.asked) < len(self._script):
+            raise ScriptExhausted(f"{len(self.asked)} of {len(self._script)} answers were asked for")

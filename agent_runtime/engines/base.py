@@ -81,6 +81,7 @@ class ProbeResult:
     """What speculator mode answered. `call` is None for "no call"; `confidence` is of the whole answer.
 
     `bytes_copied` is what the fork copied; `co_decoded` whether its rows shared forward passes with the agent's.
+    `completed` is False where the answer was cut off (by `max_tokens` or the context): `call` is None then.
     """
 
     call: ToolCall | None
@@ -88,6 +89,7 @@ class ProbeResult:
     tokens: int
     bytes_copied: int = 0
     co_decoded: bool = False
+    completed: bool = True
 
 
 class Session(Protocol):

@@ -1,0 +1,25 @@
+"""Errors of the speculator room.
+
+SpeculatorError
+├── GrammarUnsupported    a tool's schema can't be turned into a grammar
+├── SpeculationInvalid    a setting of `Speculation` can't work (also a ValueError)
+└── ScriptExhausted       a scripted predictor was asked more, or less, often than its script says (AssertionError)
+"""
+
+from __future__ import annotations
+
+
+class SpeculatorError(Exception):
+    """Base of the errors of the speculator room; none of them reaches the agent during a run."""
+
+
+class GrammarUnsupported(SpeculatorError):
+    """Raised when a tool's schema can't be turned into a grammar; the message names the tool."""
+
+
+class SpeculationInvalid(SpeculatorError, ValueError):
+    """Raised when a setting of `Speculation` can't work; the message names it and what it may be."""
+
+
+class ScriptExhausted(SpeculatorError, AssertionError):
+    """Raised when a scripted predictor was asked more, or less, often than its script says."""
