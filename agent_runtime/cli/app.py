@@ -11,7 +11,7 @@ import typer
 
 from . import bench, db, doctor, runs, tools
 from . import run as run_command
-from .errors import ExitCode, debugging, describe, exit_code, leaf
+from .errors import ExitCode, debugging, describe, exit_code
 from .output import note
 
 PROGRAM = "agent"
@@ -75,9 +75,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _report(error: Exception) -> int:
     usage = getattr(error, "format_message", None)  # the parser's own errors, whichever library typer builds on
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error)
+        return ExitCode.USAGE
     if usage is not None:
-        if not usage():  # no arguments where some are needed: the help page was shown
-            return ExitCode.USAGE
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else PROGRAM
         note(f"error: {usage().rstrip('.')}; see '{path} --help'".replace("\n", " "))
@@ -88,4 +89,4 @@ def _report(error: Exception) -> int:
     if debugging():
         raise error
     note(f"error: {describe(error)}")
-    return exit_code(leaf(error))
+    return exit_code(error)

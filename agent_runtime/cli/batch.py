@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from .errors import ExitCode, UsageError
+from agent_runtime.errors import UsageError
+
+from .errors import ExitCode
 from .output import note, print_json, stderr_console
 from .run import failure, result_code
 from .text import duration, one_line

@@ -19,15 +19,19 @@ def _bench() -> None:
 
 @app.command()
 def speculate(
-    target: Annotated[str, typer.Argument(help="The agent: module:variable, file.py:variable, or shop.")],
-    tasks: Annotated[int, typer.Option(min=1, help="Freshly generated tasks.")] = 30,
-    seed: Annotated[int, typer.Option(help="Seed of the tasks.")] = 0,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="module:variable, file.py:variable, or shop.")],
+    tasks: Annotated[int, typer.Option(metavar="N", min=1, help="Freshly generated tasks.")] = 30,
+    seed: Annotated[int, typer.Option(metavar="SEED", help="Seed of the tasks.")] = 0,
     tool_latency: Annotated[
-        float | None, typer.Option(min=0, help="Milliseconds each tool is made to take; the tools' own if not given.")
+        float | None,
+        typer.Option(metavar="MS", min=0, help="Milliseconds each tool is made to take; the tools' own if not given."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Run the same tasks with and without speculation, interleaved in one process, and compare."""
+    """Measure what guessing saves, on fresh tasks.
+
+    Every task runs with and without speculation, interleaved in one process.
+    """
     import anyio
 
     from .setup import before_torch

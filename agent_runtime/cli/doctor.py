@@ -33,7 +33,9 @@ class Check:
 
 
 def doctor() -> int:
-    """Check Python, torch, devices, threads, the database and the demo's model.
+    """Check what agents need on this machine.
+
+    Looks at Python, torch, devices, threads, the database and the demo's model.
 
     Exit codes: 0 nothing essential is broken, 1 something is.
     """
@@ -115,15 +117,19 @@ def threads() -> Check:
 
 
 def database() -> Check:
-    """Check that the default database can be opened and written."""
-    from .db import default_path
+    """Check that the database of the traces can be opened and written."""
+    from agent_runtime.traces.database import locate
 
-    path = Path(default_path())
-    folder = next(parent for parent in (path.parent, *path.parents) if parent.exists())
-    place = path if path.exists() else folder
+    url = locate()
+    if url.get_backend_name() != "sqlite" or url.database is None:
+        return Check("database", "ok", f"{url.render_as_string(hide_password=True)} (not tried)")
+    path = Path(url.database)
+    place = path if path.exists() else next(parent for parent in path.parents if parent.exists())
     if not os.access(place, os.W_OK):
-        return Check("database", "broken", f"{path} can't be written", f"make {place} writable, or give --db PATH")
-    return Check("database", "ok", f"{path}" if path.exists() else f"{path} (made by the first run)")
+        return Check(
+            "database", "broken", f"{path} can't be written", f"make {place} writable, or set AGENT_RUNTIME_DB"
+        )
+    return Check("database", "ok", f"{path}" if path.exists() else f"{path} (the first run makes it)")
 
 
 def pocket() -> Check:

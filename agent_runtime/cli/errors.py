@@ -1,15 +1,11 @@
-"""What goes wrong on the command line, as one line and an exit code.
-
-Exception
-└── CliError          a line for stderr and an exit code
-    └── UsageError    what the user typed cannot be used (exit code 2)
-"""
+"""How errors end a command: one line on stderr, and an exit code."""
 
 from __future__ import annotations
 
-import errno
 import os
 from enum import IntEnum
+
+from agent_runtime.errors import AgentRuntimeError
 
 from .text import one_line
 
@@ -24,16 +20,9 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-class CliError(Exception):
-    """Raised when a command can't go on; the message is shown as `error: ...`."""
-
-    code = ExitCode.FAILED
-
-
-class UsageError(CliError):
-    """Raised when an argument, a file or a setting that the user named can't be used."""
-
-    code = ExitCode.USAGE
+_USAGE = {"CatalogueError", "DatabaseUnavailable", "RunNotFound", "RunStillRunning", "ToolDefinitionError"}
+"""Errors of the rooms that mean "you named something unusable": by name, since importing the rooms only to compare
+classes would make every error cost the import of a database library."""
 
 
 def debugging() -> bool:
@@ -43,26 +32,14 @@ def debugging() -> bool:
 
 def exit_code(error: BaseException) -> ExitCode:
     """Return the exit code that `error` stands for."""
-    if isinstance(error, CliError):
-        return error.code
+    error = leaf(error)
     if isinstance(error, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
-    # Errors of every room that mean "you named something unusable" share these names; importing the
-    # rooms here just to compare classes would make each error cost a torch import.
+    if isinstance(error, AgentRuntimeError):
+        return ExitCode(error.exit_code)
     if any(kind.__name__ in _USAGE for kind in type(error).__mro__):
         return ExitCode.USAGE
     return ExitCode.FAILED
-
-
-_USAGE = {
-    "CatalogueError",
-    "DatabaseUnavailable",
-    "ModelNotFound",
-    "RunNotFound",
-    "RunStillRunning",
-    "ToolDefinitionError",
-    "UsageError",
-}
 
 
 def leaf(error: BaseException) -> BaseException:
@@ -79,9 +56,7 @@ def describe(error: BaseException) -> str:
     """
     error = leaf(error)
     text = one_line(str(error))
-    if isinstance(error, CliError) or type(error).__module__.split(".")[0] == "agent_runtime":
+    if type(error).__module__.split(".")[0] == "agent_runtime":
         return text or type(error).__name__
-    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.ENOENT, errno.EROFS, errno.ENOSPC):
-        return one_line(f"{error.strerror}: {error.filename}" if error.filename else str(error))
     hint = "set AGENT_RUNTIME_DEBUG=1 to see where"
     return f"{type(error).__name__}: {text} ({hint})" if text else f"{type(error).__name__} ({hint})"

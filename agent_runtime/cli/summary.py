@@ -150,7 +150,7 @@ def verdict(speculation: Mapping[str, Any], *, wall_ms: float) -> str:
     if not boundaries:
         return "The model made no call, so there was nothing to guess."
     if not predicted:
-        return f"No guess was made; the model made calls in {_count(boundaries, 'turn')}."
+        return f"No guess was ready in time; the model made calls in {_count(boundaries, 'turn')}."
     hit_at_1 = speculation["hit_at_1"] or 0.0
     hits = round(hit_at_1 * boundaries)
     served = speculation["adopted"] + speculation["joined"]

@@ -15,7 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .errors import UsageError, debugging
+from agent_runtime.errors import UsageError
+
+from .errors import debugging
 from .text import one_line
 
 if TYPE_CHECKING:
@@ -78,8 +80,13 @@ class Target:
         return f"{self.name} is a {type(value).__name__}; name an Agent, or a function that returns one"
 
 
-def _changed(agent: Agent, changes: dict[str, Any]) -> Agent:
-    return agent.replace(**changes) if changes else agent
+@asynccontextmanager
+async def _changed(agent: Agent, changes: dict[str, Any]) -> AsyncIterator[Agent]:
+    if not changes:
+        yield agent
+        return
+    async with agent.replace(**changes) as changed:
+        yield changed
 
 
 def _accepted(factory: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:

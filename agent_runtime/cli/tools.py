@@ -11,10 +11,10 @@ from .output import print_json, print_rows, stdout_console
 
 
 def tools(
-    target: Annotated[str, typer.Argument(help="The agent: module:variable, file.py:variable, or shop.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="module:variable, file.py:variable, or shop.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show each tool's effect, and why it may or may not be started before the agent asks for it."""
+    """Show which tools may be started early, and why."""
     import anyio
 
     from .setup import before_torch

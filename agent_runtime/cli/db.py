@@ -1,0 +1,46 @@
+"""`agent db`: where the traces are, and bringing them up to date."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="The database of the traces.", no_args_is_help=True, rich_markup_mode=None)
+
+DB = Annotated[
+    str | None,
+    typer.Option("--db", metavar="DB", help="A path or an SQLAlchemy URL; AGENT_RUNTIME_DB or your own if not given."),
+]
+
+
+@app.command()
+def path(db: DB = None) -> None:
+    """Print where the traces are kept."""
+    from agent_runtime.traces.database import locate
+
+    url = locate(db)
+    print(url.database if url.get_backend_name() == "sqlite" else url.render_as_string(hide_password=True))
+
+
+@app.command()
+def upgrade(db: DB = None) -> None:
+    """Make the database, or migrate it.
+
+    Every command that opens the database does the same.
+    """
+    from contextlib import closing
+
+    from agent_runtime.traces.database import Database, locate
+    from agent_runtime.traces.migrate import bring_up_to_date, revision_of
+
+    with closing(Database(locate(db))) as database:
+        with database.read() as connection:
+            before = revision_of(connection)
+        bring_up_to_date(database)
+        with database.read() as connection:
+            after = revision_of(connection)
+    if before == after:
+        print(f"{database.name}: up to date at revision {after}")
+    else:
+        print(f"{database.name}: from {before or 'empty'} to revision {after}")
