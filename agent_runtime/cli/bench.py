@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from . import parameters
 from .output import note, print_json, stdout_console
 from .text import duration, percent
 
@@ -19,14 +20,13 @@ def _bench() -> None:
 
 @app.command()
 def speculate(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="module:variable, file.py:variable, or shop.")],
+    target: parameters.Target,
     tasks: Annotated[int, typer.Option(metavar="N", min=1, help="Freshly generated tasks.")] = 30,
     seed: Annotated[int, typer.Option(metavar="SEED", help="Seed of the tasks.")] = 0,
     tool_latency: Annotated[
-        float | None,
-        typer.Option(metavar="MS", min=0, help="Milliseconds each tool is made to take; the tools' own if not given."),
+        float | None, typer.Option(metavar="MS", min=0, help="Milliseconds that tools take, if not their own time.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: parameters.Json = False,
 ) -> None:
     """Measure what guessing saves, on fresh tasks.
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
+
+from . import parameters
 
 app = typer.Typer(help="The database of the traces.", no_args_is_help=True, rich_markup_mode=None)
 
-DB = Annotated[
-    str | None,
-    typer.Option("--db", metavar="DB", help="A path or an SQLAlchemy URL; AGENT_RUNTIME_DB or your own if not given."),
-]
-
 
 @app.command()
-def path(db: DB = None) -> None:
+def path(db: parameters.Db = None) -> None:
     """Print where the traces are kept."""
     from agent_runtime.traces.database import locate
 
@@ -24,7 +19,7 @@ def path(db: DB = None) -> None:
 
 
 @app.command()
-def upgrade(db: DB = None) -> None:
+def upgrade(db: parameters.Db = None) -> None:
     """Make the database, or migrate it.
 
     Every command that opens the database does the same.

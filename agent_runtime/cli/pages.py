@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
+import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import typer
 
-from .app import PROGRAM, build, run
+from .app import PROGRAM, build
 
 INTRODUCTION = """\
 # The command line
@@ -42,25 +39,42 @@ An error is one line on stderr, `error: ...`, that says what to do. `AGENT_RUNTI
 def page() -> str:
     """Return the whole page."""
     root: Any = typer.main.get_command(build())
-    sections = [INTRODUCTION]
-    for path in _paths(root, ()):
-        title = " ".join((PROGRAM, *path))
-        sections.append(f"## {title}\n\n```text\n{_help(path)}\n```\n")
-    return "\n".join(sections)
+    return "\n".join([INTRODUCTION, *(_section(path, command) for path, command in _commands(root, (PROGRAM,)))])
 
 
-def _paths(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    yield path
-    for name, child in getattr(command, "commands", {}).items():
-        yield from _paths(child, (*path, name))
+def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the commands that do something, with the words that name them."""
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield path, command
+        return
+    for name, child in children.items():
+        yield from _commands(child, (*path, name))
 
 
-def _help(path: tuple[str, ...]) -> str:
-    text = io.StringIO()
-    # The page must not depend on the terminal on which it is made.
-    with mock.patch.dict(os.environ, {"COLUMNS": "80", "NO_COLOR": "1"}), contextlib.redirect_stdout(text):
-        run([*path, "--help"])
-    return text.getvalue().rstrip()
+def _section(path: tuple[str, ...], command: Any) -> str:
+    # Written from the parameters, not from the help text, whose form changes with the library's version.
+    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+    options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+    usage = [*path, *("[OPTIONS]" for _ in options[:1]), *(map(_argument, arguments))]
+    text = f"## {' '.join(path)}\n\n`{' '.join(usage)}`\n\n{inspect.cleandoc(command.help or '')}\n"
+    rows = [f"| `{_argument(parameter)}` | {parameter.help} |" for parameter in arguments]
+    rows += [f"| `{_option(parameter)}` | {parameter.help}{_default(parameter)} |" for parameter in options]
+    return text + "\n" + "\n".join(["| | |", "|---|---|", *rows]) + "\n" if rows else text
+
+
+def _argument(parameter: Any) -> str:
+    return parameter.metavar if parameter.required else f"[{parameter.metavar}]"
+
+
+def _option(parameter: Any) -> str:
+    names = "/".join([*parameter.opts, *parameter.secondary_opts])
+    return f"{names} {parameter.metavar}" if parameter.metavar else names
+
+
+def _default(parameter: Any) -> str:
+    plain = parameter.default is None or isinstance(parameter.default, bool)
+    return "" if plain else f" Default: {parameter.default}."
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import typer
 
 from agent_runtime.errors import UsageError
 
+from . import parameters
 from .errors import ExitCode, describe, exit_code
 from .output import note, print_json, stderr_console
 from .text import safe
@@ -21,25 +22,17 @@ if TYPE_CHECKING:
 
 
 def run(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="module:variable, file.py:variable, or shop.")],
-    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="What the agent is asked to do.")] = None,
+    target: parameters.Target,
+    task: Annotated[str | None, typer.Argument(metavar="TASK", help="What the agent is asked to do.")] = None,
     tasks: Annotated[Path | None, typer.Option(metavar="FILE", help="One task per line, instead of TASK.")] = None,
-    concurrency: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Tasks of the file that run at the same time.")
-    ] = 1,
-    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Model: hub id, folder or GGUF file.")] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="DEVICE", help="Where the model runs: auto, cuda or cpu.")
-    ] = None,
+    concurrency: Annotated[int, typer.Option(metavar="N", min=1, help="Tasks of FILE that run together.")] = 1,
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Hub id, folder or GGUF file.")] = None,
+    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="auto, cuda or cpu.")] = None,
     speculate: Annotated[
         bool | None, typer.Option("--speculate/--no-speculate", help="Guess the next call and start it early.")
     ] = None,
-    db: Annotated[
-        str | None, typer.Option(metavar="DB", help="Database of the traces: a path or an SQLAlchemy URL.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON; a line per task with --tasks.")
-    ] = False,
+    db: parameters.Db = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; with --tasks, a line per task.")] = False,
 ) -> int:
     """Run an agent on a task and watch it.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from . import parameters
 from .output import note, print_json, print_rows, stdout_console
 from .text import duration, one_line, percent
 
@@ -16,11 +17,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Look at recorded runs.", no_args_is_help=True, rich_markup_mode=None)
 
-DB = Annotated[
-    str | None,
-    typer.Option("--db", metavar="DB", help="A path or an SQLAlchemy URL; AGENT_RUNTIME_DB or your own if not given."),
-]
-JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RUN = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or its beginning.")]
 
 TASK_LIMIT = 60
@@ -40,8 +36,8 @@ def _opened(db: str | None) -> Iterator[TraceStore]:
 @app.command("list")
 def list_runs(
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Show at most this many, latest first.")] = 20,
-    db: DB = None,
-    as_json: JSON = False,
+    db: parameters.Db = None,
+    as_json: parameters.Json = False,
 ) -> None:
     """List the latest runs."""
     with _opened(db) as store:
@@ -59,7 +55,7 @@ def list_runs(
 
 
 @app.command()
-def show(run: RUN, db: DB = None, as_json: JSON = False) -> None:
+def show(run: RUN, db: parameters.Db = None, as_json: parameters.Json = False) -> None:
     """Show a run again, and what guessing saved in it."""
     from agent_runtime.traces.events import EVENT_ADAPTER
     from agent_runtime.traces.ledger import ledger
@@ -80,7 +76,7 @@ def show(run: RUN, db: DB = None, as_json: JSON = False) -> None:
 @app.command()
 def rm(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids of runs, or their beginnings.")],
-    db: DB = None,
+    db: parameters.Db = None,
 ) -> None:
     """Remove runs from the database."""
     with _opened(db) as store:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from . import parameters
 from .output import print_json, print_rows, stdout_console
 
 
 def tools(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="module:variable, file.py:variable, or shop.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    target: parameters.Target,
+    as_json: parameters.Json = False,
 ) -> None:
     """Show which tools may be started early, and why."""
     import anyio

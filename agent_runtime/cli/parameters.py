@@ -1,0 +1,16 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Target = Annotated[
+    str, typer.Argument(metavar="TARGET", show_default=False, help="module:variable, file.py:variable, or shop.")
+]
+Db = Annotated[
+    str | None,
+    typer.Option("--db", metavar="DB", help="Path or SQLAlchemy URL of the traces, if not the usual."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
