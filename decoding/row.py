@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -12,6 +13,12 @@ from .wake import Wake
 
 BUFFERED_EVENTS = 512
 """Events that may wait for a slow consumer before its row pauses."""
+WAKE_INTERVAL_S = 0.004
+"""Tokens that come faster than this share a wake-up.
+
+Every wake-up takes the interpreter's lock from the model thread in the middle of a step. With steps of half a
+millisecond, one wake-up per token costs more than the step itself.
+"""
 
 
 class Row:
@@ -32,6 +39,7 @@ class Row:
         self._cancelled = False
         self._paused = False  # the model thread found the buffer full
         self._wake_pending = False
+        self._woken_at = 0.0
         self._bell: anyio.Event | None = None
 
     # -- consumer's side ----------------------------------------------------------------------------------------
@@ -107,7 +115,8 @@ class Row:
         self._events.append(event)
         if isinstance(event, Finished):
             self._over = True
-        self._notify()
+        if not isinstance(event, Tokens) or time.perf_counter() - self._woken_at >= WAKE_INTERVAL_S:
+            self._notify()
 
     def fail(self, error: BaseException) -> None:
         """End the row with an error."""
@@ -116,9 +125,15 @@ class Row:
             self._over = True
             self._notify()
 
+    def flush(self) -> None:
+        """Wake the consumer for tokens that were pushed without a wake-up."""
+        if self._events:
+            self._notify()
+
     def _notify(self) -> None:
         if self._wake_pending:
             return
+        self._woken_at = time.perf_counter()
         self._wake_pending = True
         if not self._wake(self._on_wake):
             self._cancelled = True

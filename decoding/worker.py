@@ -208,10 +208,17 @@ class ModelWorker:
             if not planned:
                 # Rows may have become ready without a step: their prompt was cached.
                 if not self._announce(self._scheduler.running):
+                    self._flush()
                     self._bell.wait()
                 continue
+            if any(not part.row.is_ready for part in planned):
+                self._flush()  # this step takes longer than a token
             logits = self._run(planned)
             self._postprocess(planned, logits)
+
+    def _flush(self) -> None:
+        for state in self._scheduler.running:
+            state.row.flush()
 
     def _read_mail(self) -> None:
         while self._mail:
