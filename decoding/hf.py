@@ -144,7 +144,7 @@ class HfExecutor:
 
     def _forward_state(self, row: StateCache, block: Block) -> Tensor:
         tokens = list(block.tokens)
-        # A failure inside would leave a state that is neither before nor after: work on what can be thrown away.
+        # A failure inside leaves a state that is neither before nor after: the worker drops the cache of a failed row.
         parts = [[token] for token in tokens] if self._single_tokens and row.length > 0 else [tokens]
         logits = []
         for part in parts:
