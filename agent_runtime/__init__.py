@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agent_runtime.hooks import Hooks
     from agent_runtime.limits import Limits
     from agent_runtime.result import RunResult, Usage
-    from agent_runtime.speculator.policy import Speculation
+    from agent_runtime.speculator.settings import Speculation
     from agent_runtime.tools import Tool, ToolContext, ToolFailure, tool
     from agent_runtime.traces import TraceStore
     from agent_runtime.traces.events import Event
@@ -40,7 +40,7 @@ _HOMES = {
     "RunStream": "agent_runtime.agent",
     "Sampling": "agent_runtime.decoding.requests",
     "ScriptedEngine": "agent_runtime.engines.scripted",
-    "Speculation": "agent_runtime.speculator.policy",
+    "Speculation": "agent_runtime.speculator.settings",
     "Tool": "agent_runtime.tools",
     "ToolContext": "agent_runtime.tools",
     "ToolFailure": "agent_runtime.tools",

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import copy
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from agent_runtime.engines.base import Engine, ToolSchema
-from agent_runtime.errors import AgentRuntimeError, LimitExceeded, RunFailed
+from agent_runtime.engines.base import Engine, Session, ToolSchema
+from agent_runtime.errors import AgentRuntimeError, LimitExceeded, UsageError
 from agent_runtime.hooks import Hooks
 from agent_runtime.limits import Limits
 from agent_runtime.live import LiveEvents
 from agent_runtime.loop import run_turns
 from agent_runtime.result import RunResult
 from agent_runtime.run import Run
-from agent_runtime.speculator.policy import Policy, Speculation
+from agent_runtime.speculator.policy import Policy
 from agent_runtime.speculator.predictors import NoPredictor, Predictor
 from agent_runtime.speculator.self_predictor import SelfPredictor
-from agent_runtime.tools import Dispatcher, Gate, Tool, as_tools, describe, load_catalogue
-from agent_runtime.traces import MemoryTrace, RunWriter, TraceStore
-from agent_runtime.traces.events import Event, RunFinished, RunStarted, RunStatus
-from agent_runtime.traces.ledger import ledger
-from agent_runtime.traces.messages import SystemMessage, UserMessage
+from agent_runtime.speculator.settings import Speculation
+from agent_runtime.tools import Dispatcher, Gate, GuessLimits, Tool, as_tools, describe, load_catalogue
+from agent_runtime.traces import MemoryTrace, RunTrace, TraceStore
+from agent_runtime.traces.events import Event, RunStarted, RunStatus
+from agent_runtime.traces.messages import Message, SystemMessage, UserMessage
 
 if TYPE_CHECKING:
     from agent_runtime.decoding.requests import Sampling
@@ -202,7 +204,7 @@ class Agent:
             session=session,
             dispatcher=dispatcher,
             predictor=self._predictor(session),
-            policy=self._policy,
+            policy=self._policy.for_run(),
             trace=trace,
             live=stream._live,
             limits=self.limits,

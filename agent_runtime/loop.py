@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from agent_runtime.engines.base import CallClosed, Delta, Generated, PromptReady
-from agent_runtime.speculator.turn import Progress, speculate
+from agent_runtime.speculator.turn import Progress, speculate, speculate_again
 from agent_runtime.traces.events import Prefilled, TextDelta, ThinkingDelta, TurnFinished, TurnStarted
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ async def generate_and_guess(run: Run, turn: int, calls: TurnCalls, *, max_token
     async with anyio.create_task_group() as beside:
         if placement == "before":
             await speculate(guessing, placement)
+            beside.start_soon(speculate_again, guessing)
         elif placement == "beside":
             beside.start_soon(speculate, guessing, placement)
         generated = await generate(run, turn, calls, progress, max_tokens=max_tokens)
@@ -84,5 +85,5 @@ async def generate(run: Run, turn: int, calls: TurnCalls, progress: Progress, *,
                 case Generated():
                     run.finish_generation(turn, item, started=started)
                     return item
-            await run.live.room()
+            await run.catch_up()
     raise AssertionError("a stream ends with Generated")

@@ -12,9 +12,10 @@ from agent_runtime.engines.base import Generated, Session
 from agent_runtime.errors import LimitExceeded
 from agent_runtime.limits import Limits
 from agent_runtime.live import LiveEvents
-from agent_runtime.result import Usage
+from agent_runtime.result import RunResult, Usage
 from agent_runtime.speculator.turn import Guessing, Progress
-from agent_runtime.traces.events import Event, GenerationFinished
+from agent_runtime.traces.events import Event, GenerationFinished, RunFinished, RunStatus
+from agent_runtime.traces.ledger import ledger
 from agent_runtime.traces.messages import Message, ToolMessage
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from agent_runtime.speculator.predictors import Predictor
     from agent_runtime.tools import Outcome
     from agent_runtime.tools.dispatcher import Dispatcher, TurnCalls
-    from agent_runtime.traces import RunWriter
+    from agent_runtime.traces import RunTrace
 
 
 @dataclass(kw_only=True)
@@ -35,7 +36,7 @@ class Run:
     dispatcher: Dispatcher
     predictor: Predictor
     policy: Policy
-    trace: RunWriter
+    trace: RunTrace
     live: LiveEvents
     limits: Limits
     sampling: Sampling | None
@@ -61,6 +62,11 @@ class Run:
         self.live.put(event)
         if self.hooks.on_event is not None:
             self.hooks.on_event(event)
+
+    async def catch_up(self) -> None:
+        """Wait for whoever watches or records the run, if they are far behind."""
+        await self.live.room()
+        await self.trace.drain_if_full()
 
     def budget(self, turn: int) -> int:
         """Return the tokens that turn number `turn` may generate.
@@ -141,7 +147,7 @@ class Run:
     def finish(self, status: RunStatus, output: str, error: BaseException | None) -> RunResult:
         """Record how the run ended, and return it as a value."""
         wall_ms = self.now() * 1000
-        reason = None if error is None else one_line(error)
+        reason = None if error is None else " ".join(str(error).split()) or type(error).__name__
         self.emit(RunFinished(at=self.now(), status=status, output=output, error=reason))
         return RunResult(
             run_id=self.trace.run_id,

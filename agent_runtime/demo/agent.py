@@ -13,7 +13,7 @@ from agent_runtime.demo.shop.demo_world import DEMO_WORLD
 from agent_runtime.demo.shop.instructions import INSTRUCTIONS
 from agent_runtime.engines.base import Engine
 from agent_runtime.limits import Limits
-from agent_runtime.speculator.policy import Speculation
+from agent_runtime.speculator.settings import Speculation
 from agent_runtime.tools import Tool, tool
 from agent_runtime.traces import TraceStore
 
