@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,24 +11,13 @@ from .output import note, print_json, print_rows, stdout_console
 from .text import duration, one_line, percent
 
 if TYPE_CHECKING:
-    from agent_runtime.traces import RunInfo, TraceStore
+    from agent_runtime.traces import RunRow
 
 app = typer.Typer(help="Look at recorded runs.", no_args_is_help=True, rich_markup_mode=None)
 
-RUN = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or its beginning.")]
+RUN = Annotated[str, typer.Argument(metavar="RUN", help="A run's id or its beginning, or last.")]
 
 TASK_LIMIT = 60
-
-
-@contextmanager
-def _opened(db: str | None) -> Iterator[TraceStore]:
-    from agent_runtime.traces import TraceStore
-
-    store = TraceStore.open(db)
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 @app.command("list")
@@ -40,8 +27,10 @@ def list_runs(
     as_json: parameters.Json = False,
 ) -> None:
     """List the latest runs."""
-    with _opened(db) as store:
-        infos = store.runs(limit=limit)
+    from agent_runtime.traces import TraceStore
+
+    with TraceStore.open(db) as store:
+        infos = store.runs(limit)
     if as_json:
         print_json({"runs": [_row(info) for info in infos]})
     elif not infos:
@@ -57,14 +46,17 @@ def list_runs(
 @app.command()
 def show(run: RUN, db: parameters.Db = None, as_json: parameters.Json = False) -> None:
     """Show a run again, and what guessing saved in it."""
+    from agent_runtime.traces import TraceStore, ledger
     from agent_runtime.traces.events import EVENT_ADAPTER
-    from agent_runtime.traces.ledger import ledger
 
     from .summary import print_stored
 
-    with _opened(db) as store:
+    with TraceStore.open(db) as store:
         info = store.run(run)
-        events = store.events(info.run_id)
+        stored = store.events(info.run_id)
+        events = list(stored)
+    if stored.skipped:
+        note(f"{stored.skipped} events of a newer version are left out; upgrade agent-runtime to see them")
     speculation = ledger(events).summary()
     if as_json:
         dumped = [EVENT_ADAPTER.dump_python(event, mode="json") for event in events]
@@ -75,18 +67,19 @@ def show(run: RUN, db: parameters.Db = None, as_json: parameters.Json = False) -
 
 @app.command()
 def rm(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids of runs, or their beginnings.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids of runs or their beginnings, or last.")],
     db: parameters.Db = None,
 ) -> None:
     """Remove runs from the database."""
-    with _opened(db) as store:
+    from agent_runtime.traces import TraceStore
+
+    with TraceStore.open(db) as store:
         found = [store.run(run).run_id for run in runs]  # all names are right before anything is removed
         for run_id in dict.fromkeys(found):
-            store.remove(run_id)
-            print(f"removed {run_id}")
+            print(f"removed {store.remove(run_id)}")
 
 
-def _row(info: RunInfo) -> dict[str, Any]:
+def _row(info: RunRow) -> dict[str, Any]:
     return {
         "run_id": info.run_id,
         "status": info.status,
@@ -100,14 +93,14 @@ def _row(info: RunInfo) -> dict[str, Any]:
     }
 
 
-def _cells(info: RunInfo) -> tuple[str, ...]:
+def _cells(info: RunRow) -> tuple[str, ...]:
     summary = info.summary or {}
     return (
         info.run_id,
         info.started_at.astimezone().strftime("%Y-%m-%d %H:%M"),
         info.status,
         info.agent,
-        "-" if info.wall_ms is None else duration(info.wall_ms),
+        duration(info.wall_ms),
         percent(summary.get("hit_at_1")),
         duration(summary["saved_ms"]) if summary.get("saved_ms") else "-",
         one_line(info.task, TASK_LIMIT),
