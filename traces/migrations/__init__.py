@@ -1,0 +1,1 @@
+"""Migrations of the trace database (Alembic); they run when a store is opened."""
