@@ -56,8 +56,10 @@ class PrefixStore:
     The least recently used entry goes first. Called from the model thread only.
     """
 
-    def __init__(self, executor: Executor, budget_bytes: int) -> None:
+    def __init__(self, executor: Executor, budget_bytes: int, *, align: int = 1) -> None:
+        """Start empty. Prefixes are re-used in multiples of `align` tokens."""
         self.executor = executor
+        self.align = align
         self.budget_bytes = budget_bytes
         self.evictions = 0
         self._entries: list[Entry] = []
@@ -95,11 +97,11 @@ class PrefixStore:
     def _usable(self, row: RowState, tokens: Sequence[int], length: int) -> int:
         common = common_prefix(row.tokens, tokens, min(length, row.reusable_limit))
         if self.executor.rewinds:
-            return common
-        return length if common == length else 0
+            return common - common % self.align
+        return length if common == length and length % self.align == 0 else 0
 
     def coming(self, row: RowState, other: RowState) -> int:
-        """Return the prefix that `row` could fork from `other` once that one's prompt is in its cache; 0 if nothing new.
+        """Return the prefix that `row` could fork from `other` once that one has read its prompt; 0 if nothing new.
 
         Counts only while `other` is still reading its prompt.
         """
@@ -109,6 +111,7 @@ class PrefixStore:
         common = common_prefix(row.tokens, other.tokens, min(planned, row.reusable_limit))
         if not self.executor.rewinds and common < planned:
             return 0
+        common -= common % self.align
         return common if common > other.cached else 0
 
     # -- taking -------------------------------------------------------------------------------------------------

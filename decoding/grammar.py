@@ -138,9 +138,7 @@ def compile_grammar(tokenizer: GrammarTokenizer, source: str | Mapping[str, Any]
     if isinstance(source, str):
         return Grammar(tokenizer, LLMatcher.grammar_from_lark(source))
     try:
-        text = LLMatcher.grammar_from_json_schema(
-            json.dumps(dict(source)), overrides={"whitespace_flexible": False}
-        )
+        text = LLMatcher.grammar_from_json_schema(json.dumps(dict(source)), overrides={"whitespace_flexible": False})
     except ValueError as error:
         raise GrammarError(f"The schema is not valid JSON: {error}") from error
     return Grammar(tokenizer, text)

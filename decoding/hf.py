@@ -134,9 +134,7 @@ class HfExecutor:
         try:
             logits = self._call(group.cache, tokens, [row.length for row in rows], group.attention_mask(1), 1)
         except Exception:
-            for layer in group.cache.layers:
-                if layer.get_seq_length() > group.longest:
-                    layer.crop(group.longest - layer.get_seq_length())
+            group.undo()
             raise
         group.advance(1)
         wanted = [index for index, block in enumerate(blocks) if block.wanted]

@@ -1,4 +1,4 @@
-"""Caches of models that run through their own forward: full attention in rows or in one padded batch, or whole states."""
+"""Caches of models that run through their own forward: attention in rows or one padded batch, or whole states."""
 
 from __future__ import annotations
 
@@ -97,6 +97,13 @@ class PaddedGroup:
         for row in self.rows:
             row.length += tokens
 
+    def undo(self) -> None:
+        """Drop what a failed forward appended to some of the layers."""
+        layers: list[Any] = self.cache.layers
+        for layer in layers:
+            if layer.is_initialized:
+                layer.crop(self.longest - layer.get_seq_length())
+
     def row(self, row: AttentionCache) -> list[tuple[Tensor, Tensor] | None]:
         """Return views of one row's keys and values per layer, without padding."""
         index = next(at for at, other in enumerate(self.rows) if other is row)
@@ -143,7 +150,7 @@ def tensors_of(cache: Any) -> list[Tensor]:
     found: list[Tensor] = []
     for layer in cache.layers:
         for value in vars(layer).values():
-            members = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+            members = list(value.values()) if isinstance(value, dict) else [value]
             found += [member for member in members if isinstance(member, Tensor)]
     return found
 
@@ -158,8 +165,9 @@ def _states(layer: Any) -> tuple[Tensor, Tensor] | None:
     return (layer.keys, layer.values) if layer.is_initialized else None
 
 
-def _layer(states: tuple[Tensor, Tensor] | None) -> DynamicLayer:
-    layer = DynamicLayer()
+def _layer(states: tuple[Tensor, Tensor] | None) -> Any:
+    kind: Any = DynamicLayer
+    layer = kind()
     if states is not None:
         layer.update(*states)
     return layer

@@ -47,7 +47,8 @@ def why_not_lean(model: PreTrainedModel) -> str | None:
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rope not in STATIC_ROPES:
         return f"its rotation {rope!r} depends on the text's length"
-    if any(type(module) is not nn.Linear for name, module in model.named_modules() if name.endswith(("_proj", "lm_head"))):
+    products = [module for name, module in model.named_modules() if name.endswith(("_proj", "lm_head"))]
+    if any(type(module) is not nn.Linear for module in products):
         return "its linear layers are quantised or adapted"
     parameters = list(model.parameters())
     if len({(parameter.dtype, parameter.device) for parameter in parameters}) != 1:
@@ -119,9 +120,8 @@ class LeanExecutor:
     rewinds = True
 
     def __init__(self, model: PreTrainedModel) -> None:
-        config: Any = model.config
-        body: Any = model.get_decoder()
-        head: Any = model.get_output_embeddings()
+        loaded: Any = model
+        config, body, head = loaded.config, loaded.get_decoder(), loaded.get_output_embeddings()
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
         self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
@@ -193,7 +193,8 @@ class LeanExecutor:
 
     def bytes_for(self, tokens: int) -> int:
         """Return the bytes of `tokens` tokens' keys and values."""
-        return len(self.layers) * 2 * self.kv_heads * tokens * self.head_dim * self.dtype.itemsize
+        size: int = self.dtype.itemsize
+        return len(self.layers) * 2 * self.kv_heads * tokens * self.head_dim * size
 
     # -- forward ------------------------------------------------------------------------------------------------
 

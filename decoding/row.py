@@ -139,7 +139,7 @@ class Row:
             self._cancelled = True
 
     def _on_wake(self) -> None:
-        """Runs in the event loop."""
+        """Wake the consumer; runs in its event loop."""
         self._wake_pending = False
         if self._bell is not None:
             self._bell.set()

@@ -186,9 +186,7 @@ class RowState:
             return None
         self.is_ready = True
         self._ready_at = time.perf_counter()
-        return Ready(
-            prompt_tokens=self.prompt_tokens, reused_tokens=self.reused_tokens, bytes_copied=self.bytes_copied
-        )
+        return Ready(prompt_tokens=self.prompt_tokens, reused_tokens=self.reused_tokens, bytes_copied=self.bytes_copied)
 
     def take_tokens(self) -> Tokens | None:
         """Return what was emitted since the last call."""

@@ -1,4 +1,4 @@
-"""Choosing a token: processors in the library's order, one random stream per row, log-probabilities of the raw target."""
+"""Choosing a token: the library's processors, one random stream per row, log-probabilities of the raw target."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ NEVER = float("-inf")
 class Sampler:
     """One row's processors and random stream.
 
-    Order and meaning follow `transformers`: repetition penalty over prompt and new tokens, then the grammar's mask, then
-    temperature, top-k, top-p, min-p. Without a seed the stream starts anywhere.
+    Order and meaning follow `transformers`: repetition penalty over prompt and new tokens, then the grammar's mask,
+    then temperature, top-k, top-p, min-p. Without a seed the stream starts anywhere.
     """
 
     def __init__(self, sampling: Sampling, *, vocab_size: int, device: torch.device, prompt: Sequence[int]) -> None:
@@ -87,9 +87,7 @@ def fit(allowed: Tensor, scores: Tensor) -> Tensor:
     return torch.cat([mask, mask.new_zeros(size - mask.shape[0])])
 
 
-def pick(
-    logits: Tensor, samplers: Sequence[Sampler], masks: Sequence[Tensor | None]
-) -> tuple[list[int], list[float]]:
+def pick(logits: Tensor, samplers: Sequence[Sampler], masks: Sequence[Tensor | None]) -> tuple[list[int], list[float]]:
     """Choose one token per row and score it.
 
     Args:

@@ -154,7 +154,7 @@ class Scheduler:
             self.failed.append((row, budget_error(row.owner, used, self.store.budget_bytes)))
 
     def _preempt(self, *, background_only: bool) -> bool:
-        """Put the youngest background row, or else the youngest row, back into the queue; tell whether there was one."""
+        """Put the youngest background row, or else the youngest row, back into the queue; tell whether one was."""
         candidates = [row for row in self.running if row.background]
         if not candidates and not background_only:
             candidates = self.running
@@ -170,6 +170,6 @@ class Scheduler:
 def budget_error(owner: str, needed: int, budget: int) -> KvBudgetExceeded:
     """Return the error of a row that is larger than the whole budget."""
     return KvBudgetExceeded(
-        f"A row of {owner!r} needs {needed / 2**20:.1f} MiB of keys and values; the budget is {budget / 2**20:.1f} MiB. "
-        "Raise kv_budget_bytes or shorten the prompt."
+        f"A row of {owner!r} needs {needed / 2**20:.1f} MiB of keys and values; the budget is "
+        f"{budget / 2**20:.1f} MiB. Raise kv_budget_bytes or shorten the prompt."
     )

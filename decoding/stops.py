@@ -29,9 +29,7 @@ class StopScanner:
         prompt: the tokens before, for context.
     """
 
-    def __init__(
-        self, stops: Sequence[str], detokenize: Callable[[Sequence[int]], str], prompt: Sequence[int]
-    ) -> None:
+    def __init__(self, stops: Sequence[str], detokenize: Callable[[Sequence[int]], str], prompt: Sequence[int]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
         self._longest = max(map(len, self._stops), default=0)
         self._detokenize = detokenize

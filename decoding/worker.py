@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -60,17 +60,19 @@ class ModelWorker:
             max_rows: rows that decode together; others queue.
             kv_budget_bytes: bytes of keys and values over running rows and idle entries; checked between steps, so it
                 is exceeded by one growth of a buffer at most.
-            deterministic: every row runs in forwards of its own, prompts in chunks that end at multiples of
-                `prefill_chunk`. Its numbers then don't depend on other rows; rows no longer share a pass over the weights.
+            deterministic: every row runs in forwards of its own; prompts are read in chunks, and prefixes re-used in
+                lengths, that end at multiples of `prefill_chunk`. A row's numbers then don't depend on other rows to
+                the last bit, but no two rows share a pass over the weights.
             executor: "auto" takes the lean one where the architecture allows, else the model's own forward.
             threads: torch's threads for this process; None leaves them (see `decoding.threads`).
 
         Raises:
             ModelUnsupported: no executor can run the model correctly.
         """
+        loaded: Any = model
         if device is not None:
-            model.to(device)  # type: ignore[arg-type]
-        model.eval()
+            loaded.to(device)
+        loaded.eval()
         if threads is not None:
             torch.set_num_threads(threads)
         with torch.inference_mode():
@@ -79,7 +81,7 @@ class ModelWorker:
         self._detokenize = detokenize
         self._deterministic = deterministic
         self._budget = kv_budget_bytes
-        self._store = PrefixStore(self._executor, kv_budget_bytes)
+        self._store = PrefixStore(self._executor, kv_budget_bytes, align=prefill_chunk if deterministic else 1)
         self._scheduler = Scheduler(
             self._store, max_rows=max_rows, prefill_chunk=prefill_chunk, align_chunks=deterministic
         )
@@ -287,7 +289,8 @@ class ModelWorker:
             return [result for block in blocks for result in self._forward([block])]
         if len(blocks) == 1:
             return [logits]
-        return logits.split([block.wanted for block in blocks])
+        parts: Sequence[Tensor] = torch.split(logits, [block.wanted for block in blocks])
+        return parts
 
     # -- one step: postprocess ----------------------------------------------------------------------------------
 
@@ -331,8 +334,9 @@ class ModelWorker:
                 self._fail(row, error)
         if not ready:
             return
-        rows, logits, masks = zip(*ready, strict=True)
-        ids, logprobs = pick(torch.stack(logits), [row.sampler for row in rows], masks)
+        rows = [row for row, _, _ in ready]
+        logits_of = torch.stack([logits for _, logits, _ in ready])  # [rows, vocab]
+        ids, logprobs = pick(logits_of, [row.sampler for row in rows], [mask for _, _, mask in ready])
         for row, token, logprob in zip(rows, ids, logprobs, strict=True):
             try:
                 row.choose(token, logprob)

@@ -1,0 +1,101 @@
+"""The lean executor computes what the library's forward computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from agent_runtime.decoding.errors import ModelUnsupported
+from agent_runtime.decoding.executor import Block, choose_executor
+from agent_runtime.decoding.lean import LeanExecutor, why_not_lean
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from .conftest import BASE, CONFIGS, VOCAB, build
+
+LEAN = ["llama", "llama-biased", "llama3-rope", "qwen2", "qwen3", "qwen3-yarn", "mistral"]
+
+
+def reference(model: Any, ids: list[int]) -> torch.Tensor:
+    with torch.inference_mode():
+        return model(input_ids=torch.tensor([ids])).logits[0]
+
+
+def some_ids(count: int, seed: int = 0) -> list[int]:
+    return torch.randint(0, VOCAB, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+@pytest.mark.parametrize("name", LEAN)
+@torch.inference_mode()
+def test_ragged_blocks_give_the_logits_of_the_plain_forward(name: str) -> None:
+    model = build(CONFIGS[name]())
+    ids, other = some_ids(90), some_ids(60, seed=1)
+    expected, expected_other = reference(model, ids), reference(model, other)
+    executor = LeanExecutor(model)
+    a, b = executor.new_cache(4), executor.new_cache(200)
+    parts = [(0, 40, 0, 7), (40, 41, 7, 8), (41, 42, 8, 30), (42, 90, 30, 60)]
+    ours, ours_other = [], []
+    for start, end, other_start, other_end in parts:
+        logits = executor.forward([Block(a, ids[start:end], 0), Block(b, other[other_start:other_end], 0)])
+        ours.append(logits[: end - start])
+        ours_other.append(logits[end - start :])
+    scale = expected.abs().max()
+    assert (torch.cat(ours) - expected).abs().max() < 1e-5 * scale
+    assert (torch.cat(ours_other) - expected_other).abs().max() < 1e-5 * scale
+    assert (a.length, b.length) == (90, 60)
+
+
+@torch.inference_mode()
+def test_28_layers_stay_within_1e_4() -> None:
+    model = build(Qwen3Config(**{**BASE, "num_hidden_layers": 28}, head_dim=32))
+    ids = some_ids(50)
+    expected = reference(model, ids)
+    executor = LeanExecutor(model)
+    cache = executor.new_cache(64)
+    ours = torch.cat([executor.forward([Block(cache, [token], 0)]) for token in ids])
+    assert (ours - expected).norm() / expected.norm() < 1e-4
+
+
+@torch.inference_mode()
+def test_only_the_wanted_logits_are_computed_and_they_are_the_right_ones(qwen3: Any) -> None:
+    executor = LeanExecutor(qwen3)
+    ids = some_ids(20)
+    expected = reference(qwen3, ids)
+    a, b = executor.new_cache(1), executor.new_cache(1)
+    logits = executor.forward([Block(a, ids, 20), Block(b, ids, 18)])
+    assert logits.shape == (2, VOCAB)
+    assert torch.allclose(logits, expected[18:], atol=1e-4)
+
+
+@torch.inference_mode()
+def test_the_loaded_model_shares_the_fused_weights_and_stays_usable() -> None:
+    model = build(CONFIGS["qwen2"]())
+    ids = some_ids(12)
+    before = reference(model, ids)
+    held = sum(p.nbytes for p in model.parameters())
+    executor = LeanExecutor(model)
+    storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
+    assert sum(storages.values()) <= held
+    assert executor.layers[0].qkv.weight.data_ptr() == model.model.layers[0].self_attn.q_proj.weight.data_ptr()
+    assert torch.allclose(reference(model, ids), before, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_a_model_in_bfloat16_stays_near_the_library(tmp_path: Any) -> None:
+    model = build(CONFIGS["qwen3"]()).to(torch.bfloat16)
+    ids = some_ids(30)
+    expected = reference(model, ids).float()
+    executor = LeanExecutor(model)
+    cache = executor.new_cache(64)
+    ours = torch.cat([executor.forward([Block(cache, ids[:20], 0)]), executor.forward([Block(cache, ids[20:21], 0)])])
+    assert (ours - expected[:21]).norm() / expected[:21].norm() < 0.03
+
+
+def test_models_it_cannot_run_are_named_with_the_reason() -> None:
+    assert "sliding" in str(why_not_lean(build(CONFIGS["mistral-sliding"]())))
+    assert "gemma3" in str(why_not_lean(build(CONFIGS["gemma3"]())))
+    dynamic = Qwen3Config(**BASE, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0})
+    model = AutoModelForCausalLM.from_config(dynamic)
+    assert "rotation 'dynamic'" in str(why_not_lean(model))
+    with pytest.raises(ModelUnsupported, match="dynamic"), torch.inference_mode():
+        choose_executor(model, "lean")
