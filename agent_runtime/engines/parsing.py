@@ -74,7 +74,7 @@ class MessageParser:
             if fed != piece:
                 events = [_unguarded(event, fed, piece) for event in events]
             parts += self._read(events, ended=None)
-        return _merged(parts)
+        return merged(parts)
 
     def finish(self, *, whole: bool = True) -> list[Part]:
         """Take the end of the text; return the last parts.
@@ -86,12 +86,17 @@ class MessageParser:
         parts = self._read(events, ended="whole" if whole else "cut")
         if self._bare is not None:
             parts += self._from_bare(self._bare.finish(whole=whole))
-        return _merged(parts)
+        return merged(parts)
 
     @property
     def message(self) -> AssistantMessage:
         """The message so far. Its texts are exactly the concatenated parts."""
         return AssistantMessage(text=self._text.written, thinking=self._thinking.written, calls=tuple(self._calls))
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the model is writing its thinking just now."""
+        return _KINDS.get(self._region) == "thinking"
 
     def _read(self, events: Sequence[Mapping[str, Any]], *, ended: Literal["whole", "cut"] | None) -> list[Part]:
         parts: list[Part] = []
@@ -164,7 +169,7 @@ def as_call(value: Any, text: str) -> ToolCall | MalformedCall:
     return ToolCall(name, arguments)
 
 
-def _merged(parts: Sequence[Part]) -> list[Part]:
+def merged(parts: Sequence[Part]) -> list[Part]:
     """Join neighbouring pieces of text of the same kind."""
     merged: list[Part] = []
     for part in parts:

@@ -1,0 +1,301 @@
+"""One conversation with a local model: generations and probes as rows of the model's thread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from agent_runtime.decoding.errors import DecodingError
+from agent_runtime.decoding.requests import Finished, Ready, RowRequest, Sampling, StopReason, Tokens
+from agent_runtime.errors import ContextOverflow, EngineClosed, EngineFailed
+from agent_runtime.tools.values import MalformedCall, ToolCall
+from agent_runtime.traces.events import FinishReason
+from agent_runtime.traces.messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
+
+from .base import CallClosed, Delta, EngineEvent, Generated, ProbeResult, PromptReady, SessionStatistics, ToolSchema
+from .detokenize import Detokenizer
+from .parsing import merged
+
+if TYPE_CHECKING:
+    from agent_runtime.decoding.row import Row
+
+    from .loading import LoadedModel
+    from .parsing import MessageParser, Part
+
+_RENDERED_AT_ONCE = 20_000
+"""Characters of a conversation above which it is rendered in a worker thread, so that the event loop goes on."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The conversation up to a generation: its messages, their ids, and the row that generates after them."""
+
+    messages: tuple[Message, ...]
+    prompt: tuple[int, ...]
+    row: Row | None = None
+
+
+class LocalSession:
+    """A conversation with a local model; made by `LocalEngine.open`. It belongs to one event loop.
+
+    Each turn is rendered anew by the chat template, and the model's thread re-uses whatever prefix it has cached:
+    also where the template drops earlier thinking, only what follows the change is read again.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        tools: Sequence[ToolSchema],
+        *,
+        owner: str,
+        sampling: Sampling | None,
+        on_close: Callable[[LocalSession], None],
+    ) -> None:
+        self.owner = owner
+        self._model = model
+        self._tools = tuple(tools)
+        self._functions = [tool.as_function() for tool in tools]
+        self._sampling = sampling or model.sampling
+        self._on_close = on_close
+        self._grammar = model.known_grammar(self._tools)
+        self._turn: _Turn | None = None
+        self._rendering = anyio.Lock()
+        self._rows: set[Row] = set()
+        self._closed = False
+        self._counts = SessionStatistics(
+            turns=0,
+            prompt_tokens=0,
+            reused_tokens=0,
+            prefilled_tokens=0,
+            completion_tokens=0,
+            probes=0,
+            probe_tokens=0,
+            bytes_copied=0,
+        )
+
+    @asynccontextmanager
+    async def generate(
+        self, messages: Sequence[Message], *, sampling: Sampling | None = None, max_tokens: int
+    ) -> AsyncIterator[AsyncIterator[EngineEvent]]:
+        """Generate the next assistant message. Leaving the context early cancels the generation.
+
+        Raises:
+            ContextOverflow: the rendered conversation and `max_tokens` don't fit; raised before any decoding.
+            EngineFailed: the template refuses the conversation, or decoding broke.
+        """
+        turn = await self._rendered(messages)
+        context = self._model.context_tokens
+        if context is not None and len(turn.prompt) + max_tokens > context:
+            raise ContextOverflow(len(turn.prompt), max_tokens, context)
+        request = RowRequest(
+            prompt=turn.prompt,
+            max_new_tokens=max_tokens,
+            sampling=sampling or self._sampling,
+            stop_ids=self._model.eos_ids,
+            owner=self.owner,
+        )
+        self._add(turns=1)
+        async with self._row(request) as row:
+            turn.row = row
+            async with aclosing(self._events(row)) as events:
+                yield events
+
+    async def _events(self, row: Row) -> AsyncIterator[EngineEvent]:
+        """Turn a row's tokens into the events of a message."""
+        reading = _Reading(self._model, self._functions)
+        ready: Ready | None = None
+        async for event in row:
+            match event:
+                case Ready():
+                    ready = event
+                    self._count_prompt(event)
+                    yield PromptReady(prompt_tokens=event.prompt_tokens, reused_tokens=event.reused_tokens)
+                case Tokens():
+                    self._add(completion_tokens=len(event.ids))
+                    for part in reading.take(event.ids):
+                        yield part
+                case Finished(reason="cancelled"):
+                    raise EngineClosed(f"the session with {self._model.name} was closed during a generation")
+                case Finished():
+                    for part in reading.end(event):
+                        yield part
+                    message = reading.parser.message
+                    yield Generated(
+                        message=message,
+                        finish_reason=_finish_reason(event.reason, message),
+                        prompt_tokens=ready.prompt_tokens if ready is not None else len(row.request.prompt),
+                        completion_tokens=event.new_tokens,
+                        thinking_tokens=reading.thinking_tokens,
+                        forwards=event.forwards,
+                        slowdown_ms=event.slowdown_s * 1000,
+                    )
+
+    async def probe(self, messages: Sequence[Message], *, position: int = 0, max_tokens: int) -> ProbeResult:
+        """Ask speculator mode for the next call, at `position` tokens into the generation that is running.
+
+        Greedy, under the grammar of the tools; the confidence is the product of the answer's probabilities without it.
+
+        Raises:
+            EngineFailed: the tools can't be put into a grammar, or decoding broke.
+        """
+        model = self._model
+        if not self._tools:
+            return ProbeResult(call=None, confidence=1.0, tokens=0)
+        grammar = await anyio.to_thread.run_sync(model.grammar, self._tools) if self._grammar is None else self._grammar
+        turn = await self._rendered(messages)
+        written = turn.row.tokens_so_far[:position] if turn.row is not None and position else ()
+        prompt = turn.prompt + written + model.speculator.suffix(model.decode(written) if written else "")
+        if model.context_tokens is not None:
+            max_tokens = min(max_tokens, model.context_tokens - len(prompt))
+        if max_tokens < 1:
+            return ProbeResult(call=None, confidence=0.0, tokens=0, completed=False)
+        request = RowRequest(
+            prompt=prompt,
+            max_new_tokens=max_tokens,
+            stop_ids=frozenset({model.speculator.no_call}),
+            constraint=grammar.start(),
+            owner=self.owner,
+            background=True,
+        )
+        ids: list[int] = []
+        logprobs: list[float] = []
+        bytes_copied, finished = 0, None
+        async with self._row(request) as row:
+            async for event in row:
+                match event:
+                    case Ready():
+                        bytes_copied = event.bytes_copied
+                        self._count_prompt(event)
+                    case Tokens():
+                        ids += event.ids
+                        logprobs += event.logprobs
+                    case Finished():
+                        finished = event
+        self._add(probes=1, probe_tokens=len(ids))
+        no_call = ids == [model.speculator.no_call]
+        call = None if no_call else model.speculator.form.read(model.decode(ids))
+        completed = no_call or call is not None
+        return ProbeResult(
+            call=call,
+            confidence=min(1.0, math.exp(sum(logprobs))) if completed else 0.0,
+            tokens=len(ids),
+            bytes_copied=bytes_copied,
+            co_decoded=finished is not None and finished.shared_forwards > 0,
+            completed=completed,
+        )
+
+    def statistics(self) -> SessionStatistics:
+        """Return counts of this session so far; tokens that probes read count as prompt tokens."""
+        return self._counts
+
+    async def aclose(self) -> None:
+        """Cancel what still runs, and let the model's thread drop this conversation's cache when it likes."""
+        if self._closed:
+            return
+        self._closed = True
+        with anyio.CancelScope(shield=True):
+            for row in list(self._rows):
+                row.cancel()
+        self._on_close(self)
+
+    # --- rows -------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _row(self, request: RowRequest) -> AsyncIterator[Row]:
+        """Decode a row; on leaving, the model's thread has let go of it."""
+        if self._closed:
+            raise EngineClosed(f"the session with {self._model.name} is closed: open a new one")
+        try:
+            row = self._model.worker.submit(request)
+            self._rows.add(row)
+            try:
+                yield row
+            finally:
+                self._rows.discard(row)
+                with anyio.CancelScope(shield=True):
+                    await row.aclose()
+        except DecodingError as error:
+            raise EngineFailed(f"{self._model.name} can't go on: {error}") from error
+
+    async def _rendered(self, messages: Sequence[Message]) -> _Turn:
+        """Return the turn that begins after `messages`, rendered once for its generation and all its probes."""
+        wanted = tuple(messages)
+        async with self._rendering:
+            if self._turn is None or self._turn.messages != wanted:
+                render = self._model.template.render
+                if sum(map(_length, wanted)) > _RENDERED_AT_ONCE:
+                    prompt = await anyio.to_thread.run_sync(render, wanted, self._functions)
+                else:
+                    prompt = render(wanted, self._functions)
+                self._turn = _Turn(wanted, prompt)
+            return self._turn
+
+    # --- counting ---------------------------------------------------------------------------------------------
+
+    def _count_prompt(self, ready: Ready) -> None:
+        self._add(
+            prompt_tokens=ready.prompt_tokens,
+            reused_tokens=ready.reused_tokens,
+            prefilled_tokens=ready.prompt_tokens - ready.reused_tokens,
+            bytes_copied=ready.bytes_copied,
+        )
+
+    def _add(self, **counts: int) -> None:
+        now: Any = {name: getattr(self._counts, name) + count for name, count in counts.items()}
+        self._counts = replace(self._counts, **now)
+
+
+class _Reading:
+    """One message as it is read: tokens to text to parts to events."""
+
+    def __init__(self, model: LoadedModel, functions: Sequence[dict[str, Any]]) -> None:
+        self.parser: MessageParser = model.parser(functions)
+        self.tokens = 0
+        self.thinking_tokens = 0
+        self._eos_ids = model.eos_ids
+        self._detokenizer = Detokenizer(model.decode)
+
+    def take(self, ids: Sequence[int]) -> list[EngineEvent]:
+        """Take the tokens of one step."""
+        parts: list[Part] = []
+        for token in ids:
+            self.tokens += 1
+            if token not in self._eos_ids:
+                parts += self.parser.feed(self._detokenizer.push(token))
+                self.thinking_tokens += self.parser.is_thinking
+        return self._as_events(parts)
+
+    def end(self, finished: Finished) -> list[EngineEvent]:
+        """Take the end of the message."""
+        parts = self.parser.feed(self._detokenizer.flush() + finished.tail)
+        parts += self.parser.finish(whole=finished.reason == "eos")
+        return self._as_events(parts)
+
+    def _as_events(self, parts: Sequence[Part]) -> list[EngineEvent]:
+        events: list[EngineEvent] = []
+        for part in merged(parts):
+            if isinstance(part, ToolCall | MalformedCall):
+                events.append(CallClosed(call=part))
+            else:
+                events.append(Delta(kind=part[0], text=part[1], tokens=self.tokens))
+        return events
+
+
+def _finish_reason(reason: StopReason, message: AssistantMessage) -> FinishReason:
+    if reason in ("length", "stop_string"):
+        return "length" if reason == "length" else "stop_string"
+    return "calls" if message.calls else "stop"
+
+
+def _length(message: Message) -> int:
+    match message:
+        case SystemMessage() | UserMessage() | ToolMessage():
+            return len(message.content)
+        case AssistantMessage():
+            return len(message.text) + len(message.thinking)
