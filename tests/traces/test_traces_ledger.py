@@ -43,7 +43,14 @@ def probe(turn: int, start: float, end: float, call: ToolCall | None, *, placeme
     return [
         ProbeStarted(turn=turn, at=start, probe=turn, position=0, placement=placement),
         ProbeFinished(
-            turn=turn, at=end, probe=turn, completed=True, call=call, confidence=0.9, probe_ms=(end - start) * 1000, tokens=20
+            turn=turn,
+            at=end,
+            probe=turn,
+            completed=True,
+            call=call,
+            confidence=0.9,
+            probe_ms=(end - start) * 1000,
+            tokens=20,
         ),
     ]
 
@@ -167,7 +174,9 @@ def test_a_joined_guess_saves_its_lead() -> None:
     assert (turn.hit, turn.hit_name, turn.ending, turn.source, turn.confidence) == (True, True, "joined", "self", 0.9)
     assert (turn.lead_ms, turn.saved_ms, turn.ceiling_ms) == pytest.approx((800, 800, 1000))
     assert turn.thought and turn.pre_executable and turn.complete and turn.boundary == ORDER
-    assert turn.wasted_tokens == 0 and turn.probe_tokens == 20 and turn.standing is not None and turn.standing.at_ms == 200
+    assert (
+        turn.wasted_tokens == 0 and turn.probe_tokens == 20 and turn.standing is not None and turn.standing.at_ms == 200
+    )
 
 
 def test_the_agents_own_time_leaves_out_what_the_probe_cost_it() -> None:
@@ -257,7 +266,9 @@ def test_a_whole_run_adds_up() -> None:
 
 
 def test_the_summary_holds_exactly_the_promised_keys() -> None:
-    promised = "boundaries predicted hit_at_1 hit_at_1_name adopted joined discarded stale late refused saved_ms wasted_ms"
+    promised = (
+        "boundaries predicted hit_at_1 hit_at_1_name adopted joined discarded stale late refused saved_ms wasted_ms"
+    )
     assert [*ledger([]).summary()] == [*promised.split(), "slowdown_ms", "hidden_share"]
 
 

@@ -14,8 +14,8 @@ from agent_runtime.traces import (
     TraceStore,
     default_path,
     locate,
+    schema,
 )
-from agent_runtime.traces import schema
 from agent_runtime.traces.database import Database
 from agent_runtime.traces.migrate import alembic_config, bring_up_to_date
 from sqlalchemy.dialects import postgresql
@@ -50,9 +50,10 @@ def test_an_older_database_is_migrated_with_its_runs(path: Path, sql: Sql) -> No
     database.close()
     sql(
         "INSERT INTO runs (id, agent, model, task, status, started_at, heartbeat_at, host, pid, wall_ms) VALUES "
-        "('0a', 'shop', 'pocket', 'hello', 'done', '2025-03-01 12:00:00.000000', '2025-03-01 12:00:01.000000', 'h', 1, 9)"
+        "('0a', 'shop', 'pocket', 'hi', 'done', '2025-03-01 12:00:00.000000', '2025-03-01 12:00:01.000000', 'h', 1, 9)"
     )
-    sql("INSERT INTO events VALUES ('0a', 0, 0, 0.5, 'turn_started', '{\"type\": \"turn_started\", \"turn\": 0, \"at\": 0.5}')")
+    body = '{"type": "turn_started", "turn": 0, "at": 0.5}'
+    sql("INSERT INTO events VALUES ('0a', 0, 0, 0.5, 'turn_started', ?)", body)
     with TraceStore.open(path) as store:
         (run,) = store.runs()
         assert (run.run_id, run.status, run.summary, run.wall_ms) == ("0a", "done", None, 9)

@@ -92,14 +92,19 @@ def test_secret_strings_are_redacted_wherever_they_stand(redactor: Redactor) -> 
         phrase: SecretStr
 
     given = Credentials(login="ann", phrase=SecretStr("open sesame"))
-    event = RunStarted(at=0.0, agent="a", model="m", task="say open sesame", settings={"deep": [{"credentials": given}]})
+    event = RunStarted(
+        at=0.0, agent="a", model="m", task="say open sesame", settings={"deep": [{"credentials": given}]}
+    )
     redacted = redactor.redact(EVENT_ADAPTER.dump_python(event))
     assert "sesame" not in json.dumps(redacted)
     assert redacted["settings"]["deep"][0]["credentials"]["login"] == "ann"
 
 
 def test_a_secret_met_once_is_taken_out_of_all_later_text(redactor: Redactor) -> None:
-    message = {"text": 'I log in with "tr0ub4dor"', "calls": [{"name": "login", "arguments": {"password": "tr0ub4dor"}}]}
+    message = {
+        "text": 'I log in with "tr0ub4dor"',
+        "calls": [{"name": "login", "arguments": {"password": "tr0ub4dor"}}],
+    }
     assert "tr0ub4dor" not in json.dumps(redactor.redact(message)), "the text stands before the call"
     assert "tr0ub4dor" not in redactor.text("logged in with tr0ub4dor")
 
