@@ -124,7 +124,7 @@ async def test_a_probes_cache_is_dropped_and_its_agents_entry_stays(qwen3: Any) 
 
 
 async def test_idle_entries_are_evicted_oldest_first_and_forgotten_by_owner(qwen3: Any) -> None:
-    room = 150 * BYTES_PER_TOKEN
+    room = 110 * BYTES_PER_TOKEN
     with ModelWorker(qwen3, kv_budget_bytes=3 * room) as worker:
         for index in range(5):
             await collect(worker, request(tuple((index + token) % VOCAB for token in PROMPT), owner=str(index)))

@@ -95,7 +95,8 @@ def test_greedy_takes_the_lowest_id_among_equals_and_masks_apply() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("temperature", -0.1), ("top_p", 1.5), ("top_k", -1), ("min_p", 2.0), ("repetition_penalty", 0)]
+    ("field", "value"),
+    [("temperature", -0.1), ("top_p", 1.5), ("top_k", -1), ("min_p", 2.0), ("repetition_penalty", 0)],
 )
 def test_values_out_of_range_are_named(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=field):

@@ -1,0 +1,266 @@
+"""The worker's life: cancellation, fairness, slow consumers, errors, closing; on asyncio and trio."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import anyio
+import pytest
+from agent_runtime.decoding.errors import RowFailed, WorkerStopped
+from agent_runtime.decoding.requests import Finished, Ready, RowRequest, Tokens
+from agent_runtime.decoding.row import BUFFERED_EVENTS
+from agent_runtime.decoding.slowdown import SlowdownMeter
+from agent_runtime.decoding.worker import ModelWorker
+
+from .conftest import VOCAB, Gate, collect, plain_greedy
+
+pytestmark = pytest.mark.anyio
+
+
+def request(start: int = 0, length: int = 20, count: int = 5, **kwargs: Any) -> RowRequest:
+    prompt = tuple((start + 7 * token) % VOCAB for token in range(length))
+    return RowRequest(prompt=prompt, max_new_tokens=count, owner=kwargs.pop("owner", str(start)), **kwargs)
+
+
+async def test_a_long_prompt_can_be_cancelled_between_chunks_and_what_was_read_is_kept(qwen3: Any) -> None:
+    with ModelWorker(qwen3, prefill_chunk=16) as worker:
+        gate = Gate(worker)
+        gate.close()
+        row = worker.submit(request(length=200))
+        gate.let_pass(3)
+        for _ in range(4):
+            await anyio.to_thread.run_sync(gate.wait_for_a_forward)
+        row.cancel()
+        gate.open()
+        events = [event async for event in row]
+        assert [type(event) for event in events] == [Finished]
+        assert events[0].reason == "cancelled"
+        assert worker.statistics().forwards == 4
+        again = await collect(worker, request(length=200))
+        assert again.ready is not None and again.ready.reused_tokens == 64
+
+
+async def test_aclose_waits_until_the_cache_is_back(qwen3: Any) -> None:
+    with ModelWorker(qwen3) as worker:
+        row = worker.submit(request(count=500))
+        async for event in row:
+            if isinstance(event, Tokens):
+                await row.aclose()
+        assert worker.statistics().rows_running == 0 and worker.statistics().cache_entries == 1
+
+
+async def test_a_cancelled_consumer_leaves_the_worker_usable(qwen3: Any) -> None:
+    with ModelWorker(qwen3) as worker:
+        gate = Gate(worker)
+        gate.close()
+        row = worker.submit(request(count=500))
+
+        async def consume() -> None:
+            try:
+                async for _ in row:
+                    pass
+            finally:
+                row.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(consume)
+            await anyio.to_thread.run_sync(gate.wait_for_a_forward)
+            group.cancel_scope.cancel()
+        gate.open()
+        assert (await collect(worker, request(3))).ids == plain_greedy(qwen3, list(request(3).prompt), 5)
+
+
+async def test_a_long_prompt_does_not_stop_the_others(qwen3: Any) -> None:
+    with ModelWorker(qwen3, prefill_chunk=16) as worker:
+        gate = Gate(worker)
+        order: list[str] = []
+
+        async def one(name: str, asked: RowRequest) -> None:
+            await collect(worker, asked)
+            order.append(name)
+
+        gate.close()
+        async with anyio.create_task_group() as group:
+            group.start_soon(one, "decoding", request(1, length=4, count=10))
+            await anyio.to_thread.run_sync(gate.wait_for_a_forward)
+            group.start_soon(one, "long", request(2, length=400, count=1))
+            group.start_soon(one, "short", request(3, length=20, count=1))
+            await anyio.wait_all_tasks_blocked()
+            gate.open()
+        # The short prompt took turns with the long one, and decoding went on beside both.
+        assert order[-1] == "long"
+        assert any(len(blocks) > 1 and max(count for _, count in blocks) > 1 for blocks in gate.forwards)
+        assert max(sum(count for _, count in blocks) for blocks in gate.forwards) <= 16 + 3
+
+
+async def test_background_rows_give_way_when_rows_are_short(qwen3: Any) -> None:
+    with ModelWorker(qwen3, max_rows=1) as worker:
+        gate = Gate(worker)
+        gate.close()
+        order: list[str] = []
+        ids: dict[str, list[int]] = {}
+
+        async def one(name: str, asked: RowRequest) -> None:
+            ids[name] = (await collect(worker, asked)).ids
+            order.append(name)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(one, "probe", request(1, count=30, background=True))
+            gate.let_pass(5)
+            for _ in range(6):
+                await anyio.to_thread.run_sync(gate.wait_for_a_forward)
+            group.start_soon(one, "agent", request(2, count=30))
+            await anyio.wait_all_tasks_blocked()
+            gate.open()
+        assert order == ["agent", "probe"]
+        assert ids["probe"] == plain_greedy(qwen3, list(request(1).prompt), 30)
+
+
+async def test_a_slow_consumer_pauses_its_own_row_only(qwen3: Any) -> None:
+    count = BUFFERED_EVENTS + 200
+    with ModelWorker(qwen3) as worker:
+        slow = worker.submit(request(1, count=count))
+        await collect(worker, request(2, count=count))
+        # Nobody read the slow row meanwhile: it stands at its buffer's edge.
+        assert len(slow.tokens_so_far) < count
+        assert worker.statistics().rows_running == 1
+        ids = [token async for event in slow if isinstance(event, Tokens) for token in event.ids]
+        assert ids == plain_greedy(qwen3, list(request(1).prompt), 40) + ids[40:] and len(ids) == count
+
+
+async def test_an_error_in_the_forward_ends_the_row_at_fault_only(qwen3: Any) -> None:
+    with ModelWorker(qwen3) as worker:
+        executor: Any = worker._executor
+        forward = executor.forward
+
+        def faulty(blocks: Any) -> Any:
+            if any(299 in block.tokens for block in blocks):
+                raise ArithmeticError("boom")
+            return forward(blocks)
+
+        executor.forward = faulty
+        results: dict[str, Any] = {}
+
+        async def one(name: str, asked: RowRequest) -> None:
+            try:
+                results[name] = (await collect(worker, asked)).ids
+            except RowFailed as error:
+                results[name] = error
+
+        bad = RowRequest(prompt=(1, 2, 299), max_new_tokens=5, owner="bad")
+        async with anyio.create_task_group() as group:
+            for name, asked in {"good": request(1, count=9), "bad": bad, "fine": request(4, count=9)}.items():
+                group.start_soon(one, name, asked)
+        assert isinstance(results["bad"], RowFailed) and isinstance(results["bad"].__cause__, ArithmeticError)
+        assert "ArithmeticError: boom" in str(results["bad"])
+        for name, start in (("good", 1), ("fine", 4)):
+            assert results[name] == plain_greedy(qwen3, list(request(start).prompt), 9)
+
+
+async def test_closing_ends_every_row_and_joins_the_thread(qwen3: Any) -> None:
+    worker = ModelWorker(qwen3)
+    gate = Gate(worker)
+    gate.close()
+    running, waiting = worker.submit(request(1, count=300)), worker.submit(request(2))
+    await anyio.to_thread.run_sync(gate.wait_for_a_forward)
+    closer = threading.Thread(target=worker.close)
+    closer.start()
+    gate.open()
+    for row in (running, waiting):
+        with pytest.raises(WorkerStopped, match="closed"):
+            async for _ in row:
+                pass
+    await anyio.to_thread.run_sync(closer.join)
+    assert not worker._thread.is_alive()
+    worker.close()
+    with pytest.raises(WorkerStopped):
+        worker.submit(request(1))
+
+
+async def test_a_dead_thread_fails_every_row_with_one_clear_error(qwen3: Any, monkeypatch: Any) -> None:
+    worker = ModelWorker(qwen3)
+
+    def broken() -> None:
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(worker._scheduler, "schedule", broken)
+    rows = [worker.submit(request(1)), worker.submit(request(2))]
+    for row in rows:
+        with pytest.raises(WorkerStopped, match="died: MemoryError: no more") as caught:
+            async for _ in row:
+                pass
+        assert isinstance(caught.value.__cause__, MemoryError)
+    with pytest.raises(WorkerStopped, match="died"):
+        worker.submit(request(3))
+    worker.close()
+
+
+def test_a_row_whose_event_loop_is_gone_is_given_up(qwen3: Any) -> None:
+    with ModelWorker(qwen3) as worker:
+
+        async def start_and_leave() -> None:
+            row = worker.submit(request(1, count=10_000))
+            async for event in row:
+                if isinstance(event, Ready):
+                    return
+
+        asyncio.run(start_and_leave())
+
+        async def other() -> list[int]:
+            ids = (await collect(worker, request(2))).ids
+            while worker.statistics().rows_running:
+                await asyncio.sleep(0)
+            return ids
+
+        assert asyncio.run(other()) == plain_greedy(qwen3, list(request(2).prompt), 5)
+
+
+async def test_counts_add_up(qwen3: Any) -> None:
+    with ModelWorker(qwen3, prefill_chunk=8) as worker:
+        run = await collect(worker, request(1, length=20, count=5))
+        assert run.finished is not None
+        assert (run.finished.forwards, run.finished.shared_forwards, run.finished.new_tokens) == (4, 0, 5)
+        statistics = worker.statistics()
+        assert (statistics.forwards, statistics.prefilled_tokens, statistics.new_tokens) == (3 + 4, 20, 5)
+        assert (statistics.executor, statistics.co_decodes, statistics.rows) == ("lean", True, 1)
+        assert run.finished.slowdown_s == 0.0 and run.finished.prefill_s > 0 < run.finished.decode_s
+
+
+class FakeRow:
+    def __init__(self, number: int, background: bool) -> None:
+        self.number, self.background = number, background
+
+
+def test_slowdown_is_what_background_rows_add_to_a_step() -> None:
+    meter: Any = SlowdownMeter()
+    agent, probe = FakeRow(1, False), FakeRow(2, True)
+    for _ in range(3):
+        meter.add([agent, probe], [1, 1], 3.0)  # before any step without the probe was seen
+    for _ in range(20):
+        meter.add([agent], [1], 2.0)
+    meter.add([agent, probe], [1, 6], 2.5)
+    meter.add([probe], [1], 9.0)
+    assert meter.settle(agent) == pytest.approx(3.5)
+    assert meter.settle(agent) == 0.0 == meter.settle(probe)
+
+
+def test_threads_are_set_before_torch_loads_and_the_users_choice_wins() -> None:
+    script = (
+        "import os, sys\n"
+        "from agent_runtime.decoding.threads import configure_threads, default_threads\n"
+        "assert 'torch' not in sys.modules\n"
+        "print(configure_threads() == {expected}, os.environ['OMP_WAIT_POLICY'])\n"
+    )
+    for environment, expected in (({}, "default_threads()"), ({"OMP_NUM_THREADS": "3"}, "3")):
+        output = subprocess.run(
+            [sys.executable, "-c", script.format(expected=expected)],
+            env={"PATH": "", **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert output.stdout.split() == ["True", "PASSIVE"]
