@@ -157,9 +157,9 @@ class TurnLedger:
 class TurnFold:
     """Folds the events of one turn.
 
-    The standing prediction is decided without looking at the agent's call. A guess that was started and had not ended
-    by demand stands, the newest if there are several, since that is what the dispatcher could hand over; else the
-    newest proposal of any kind stands: one that the gate refuses is a prediction all the same. What was proposed after
+    The standing prediction is decided without looking at the agent's call: it is the newest proposal that had not ended
+    when the boundary was demanded, which is the one the dispatcher holds, started or kept aside as refused. Where all
+    had ended, it is the newest: one that was refused on the spot is a prediction all the same. What was proposed after
     demand is late and never stands.
     """
 
@@ -263,7 +263,7 @@ class TurnFold:
         for guess in now:
             if guess.served:
                 return guess
-        held = [guess.guess for guess in self._before_demand if guess.started and guess.ending is None]
+        held = [guess.guess for guess in self._before_demand if guess.ending is None]
         if held:
             return self._guesses[held[-1]]
         return next((guess for guess in reversed(now) if guess.ending != "late"), None)

@@ -311,7 +311,7 @@ def test_only_the_first_call_of_a_turn_is_the_boundary() -> None:
     assert (turn.boundary, turn.calls, turn.hit, turn.t_gen_ms, turn.t_tool_ms) == (ORDER, 2, False, 500.0, 1000.0)
 
 
-def test_the_newest_started_guess_stands_and_outranks_later_ones_that_were_refused() -> None:
+def test_the_newest_guess_that_is_held_stands_and_outranks_later_ones_that_were_refused() -> None:
     events = [
         *begin(0, 0.0),
         *propose(0, 0.1, 0, OTHER),
@@ -338,6 +338,17 @@ def test_a_guess_that_was_given_up_before_demand_stands_no_more() -> None:
     ]
     (turn,) = ledger(events).turns
     assert (turn.standing and turn.standing.guess, turn.hit, turn.reason) == (1, False, "backing_off")
+
+
+def test_a_refused_prediction_that_the_dispatcher_keeps_in_mind_stands() -> None:
+    events = [
+        *begin(0, 0.0),
+        *propose(0, 0.1, 0, replace(REFUND, arguments={"id": "1042"}), started=False),
+        *demand(0, 0.5, REFUND, pre_executable=False),
+        *end(0, 0.5, 0, "refused", reason="effect", matched=True, matched_name=True),
+    ]
+    book = ledger(events)
+    assert (book.hit_at_1, book.turns[0].reason, book.turns[0].lead_ms) == (1.0, "effect", None)
 
 
 @pytest.mark.parametrize("ending", ["stale", "failed", "cancelled"])
