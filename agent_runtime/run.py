@@ -55,9 +55,9 @@ class Run:
 
     def emit(self, event: Event) -> None:
         """Record an event and show it to whoever watches; never waits."""
+        self.trace.append(event)  # first: what can't be recorded fails the run before anyone sees it
         self.usage = self.usage.plus(event)
         self.events.append(event)
-        self.trace.append(event)
         self.policy.observe(event)
         self.live.put(event)
         if self.hooks.on_event is not None:
@@ -147,8 +147,14 @@ class Run:
     def finish(self, status: RunStatus, output: str, error: BaseException | None) -> RunResult:
         """Record how the run ended, and return it as a value."""
         wall_ms = self.now() * 1000
-        reason = None if error is None else " ".join(str(error).split()) or type(error).__name__
-        self.emit(RunFinished(at=self.now(), status=status, output=output, error=reason))
+        try:
+            self.emit(self._ending(status, output, error))
+        except Exception as broken:  # a dead recorder or a failing hook must not keep the result from its owner
+            if error is None:
+                status, error = "failed", broken
+            if not self.events or not isinstance(self.events[-1], RunFinished):
+                self.events.append(self._ending(status, output, error))
+                self.live.put(self.events[-1])
         return RunResult(
             run_id=self.trace.run_id,
             status=status,
@@ -161,3 +167,7 @@ class Run:
             wall_ms=wall_ms,
             error=error,
         )
+
+    def _ending(self, status: RunStatus, output: str, error: BaseException | None) -> RunFinished:
+        reason = None if error is None else " ".join(str(error).split()) or type(error).__name__
+        return RunFinished(at=self.now(), status=status, output=output, error=reason)
