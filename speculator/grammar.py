@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llguidance import LLMatcher
-
 from agent_runtime.tools.values import ToolCall
+from llguidance import LLMatcher
 
 from .errors import GrammarUnsupported
 
+_DATA = ("enum", "const", "default", "examples")
+"""Keywords whose values are data, not schemas."""
 _SEPARATORS = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 
 
@@ -134,7 +135,7 @@ def _closed(schema: Any) -> Any:
         return [_closed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {key: value if key in ("enum", "const", "default", "examples") else _closed(value) for key, value in schema.items()}
+    closed = {key: value if key in _DATA else _closed(value) for key, value in schema.items()}
     if isinstance(schema.get("properties"), dict) and schema.get("type", "object") == "object":
         closed["properties"] = {key: _closed(value) for key, value in schema["properties"].items()}
         closed.setdefault("additionalProperties", False)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
-
 from agent_runtime.tools.values import ToolCall
 from agent_runtime.traces.messages import Message
 
@@ -68,8 +67,8 @@ class WrongPredictor:
 
     source = "wrong"
 
-    def __init__(self, call: ToolCall = ToolCall("no_such_tool")) -> None:
-        self._guess = Guess(call=call, confidence=1.0)
+    def __init__(self, call: ToolCall | None = None) -> None:
+        self._guess = Guess(call=call or ToolCall("no_such_tool"), confidence=1.0)
 
     async def predict(self, messages: Sequence[Message], *, position: int) -> Guess:
         """Answer with the call."""

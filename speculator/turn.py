@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import anyio
-
 from agent_runtime.tools.values import Prediction, RefusalReason
 from agent_runtime.traces.events import Event, ProbeFinished, ProbePlacement, ProbeStarted
 from agent_runtime.traces.messages import Message
@@ -59,7 +58,7 @@ class Progress:
         self._wake()
 
     async def thought(self, tokens: int) -> bool:
-        """Wait until `tokens` tokens are out; tell whether the agent still thinks then (False as soon as it doesn't)."""
+        """Wait until `tokens` tokens are out; tell whether the agent still thinks, False as soon as it doesn't."""
         while self.thinking and not self.demanded and self.tokens < tokens:
             await self._changed.wait()
         return self.thinking and not self.demanded

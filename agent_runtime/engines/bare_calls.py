@@ -9,13 +9,12 @@ import json
 import re
 from typing import Any, Literal
 
-import regex
-
 from agent_runtime.tools.values import ToolCall
 
 _LINE_START = re.compile(r"[ \t]*")
-_BARE = regex.compile(r"""\s*\{\s*"(?:name|arguments|parameters|type|function|id)"\s*:""")
-_FENCE = regex.compile(r"[ \t]*```(?:json|tool_call|tool)?[ \t]*\n")
+_FIRST_KEYS = ("name", "arguments", "parameters", "type", "function", "id")
+_FENCED = ("", "json", "tool_call", "tool")
+_FENCE = "```"
 _FENCE_END = re.compile(r"\n[ \t]*```[ \t]*(?=\n|\Z)")
 
 
@@ -49,9 +48,9 @@ class BareCalls:
                 found.append(line + newline)
                 self._held, self._at_start = rest, bool(newline)
                 continue
-            if "```".startswith(self._held.strip(" \t")) and not end:
+            if _FENCE.startswith(self._held.strip(" \t")) and not end:
                 break  # perhaps a fence
-            if self._held.lstrip(" \t").startswith("```"):
+            if self._held.lstrip(" \t").startswith(_FENCE):
                 if self._quoted:
                     self._quoted, self._at_start = False, False
                     continue
@@ -63,7 +62,7 @@ class BareCalls:
                 break
             if verdict == "text":
                 self._at_start = False
-                self._quoted = self._held.lstrip(" \t").startswith("```")
+                self._quoted = self._held.lstrip(" \t").startswith(_FENCE)
                 continue
             calls, length = verdict
             found += calls
@@ -73,21 +72,19 @@ class BareCalls:
     def _candidate(self, *, end: bool, whole: bool) -> Literal["wait", "text"] | tuple[list[ToolCall], int]:
         """Judge what stands at the line's start: calls and the length they take, plain text, or not decided yet."""
         text = self._held
-        fence = _FENCE.match(text, partial=not end)
-        if fence is not None:
-            if fence.partial:
-                return "wait"
-            closing = _FENCE_END.search(text, fence.end() - 1)
+        fence = _opens_fence(text)
+        if fence is None and not end:
+            return "wait"
+        if fence:
+            closing = _FENCE_END.search(text, fence - 1)
             # A fence at the text's edge may go on ("```" and more letters) until its line has ended.
             if closing is None or (closing.end() == len(text) and not end):
                 return "text" if end else "wait"
-            calls = self._calls(text[fence.end() : closing.start() + 1])
+            calls = self._calls(text[fence : closing.start() + 1])
             return (calls, closing.end()) if calls and (whole or not end) else "text"
-        bare = _BARE.match(text, partial=not end)
-        if bare is None:
-            return "text"
-        if bare.partial:
-            return "wait"
+        bare = _opens_call(text)
+        if not bare:
+            return "text" if bare is False or end else "wait"
         length = _object_end(text)
         if length is None:
             return "text" if end else "wait"
@@ -121,6 +118,33 @@ class BareCalls:
         if not isinstance(name, str) or name not in self._names or not isinstance(arguments, dict):
             return None
         return ToolCall(name, arguments)
+
+
+def _opens_fence(text: str) -> int | None:
+    """Return where the body of a fence that may hold calls begins; 0 if there is none, None if that is open."""
+    line, newline, body = text.partition("\n")
+    line = line.strip(" \t")
+    if newline:
+        return len(text) - len(body) if line.startswith(_FENCE) and line[3:].strip() in _FENCED else 0
+    if _FENCE.startswith(line[:3]) and (len(line) < 3 or any(info.startswith(line[3:].strip()) for info in _FENCED)):
+        return None
+    return 0
+
+
+def _opens_call(text: str) -> bool | None:
+    """Tell whether a JSON object that may be a call begins here; None if that is open."""
+    text = text.lstrip()
+    if not text.startswith("{"):
+        return None if not text else False
+    key = text[1:].lstrip()
+    if not key.startswith('"'):
+        return None if not key else False
+    name, closed, rest = key[1:].partition('"')
+    if not closed:
+        return None if any(first.startswith(name) for first in _FIRST_KEYS) else False
+    if name not in _FIRST_KEYS:
+        return False
+    return rest.lstrip().startswith(":") if rest.strip() else None
 
 
 def _object_end(text: str) -> int | None:

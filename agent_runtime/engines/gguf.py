@@ -88,7 +88,7 @@ def _convert(file: Path, folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **names)
     model = AutoModelForCausalLM.from_pretrained(str(file.parent), dtype=torch.float32, **names)
     # The weights are plain now; with the quantiser still attached the model refuses to be saved.
-    model.hf_quantizer = None
+    model.hf_quantizer = None  # type: ignore[assignment]
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     tokenizer.save_pretrained(folder)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
@@ -30,7 +30,7 @@ from agent_runtime.speculator.grammar import call_grammar
 
 from .formats import built_in_prefix, built_in_template
 from .gguf import converted
-from .locate import Location, locate
+from .locate import LoadSettings, Location, locate
 from .parsing import MessageParser
 from .speculator_mode import SpeculatorMode
 from .template import ChatTemplate
@@ -42,22 +42,6 @@ if TYPE_CHECKING:
 
 _SMALLEST_BUDGET = 256 << 20
 _LARGEST_CPU_BUDGET = 4 << 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSettings:
-    """How a model is loaded; see `LocalEngine`."""
-
-    device: str = "auto"
-    dtype: str = "auto"
-    revision: str | None = None
-    trust_remote_code: bool = False
-    threads: int | None = None
-    kv_budget: int | None = None
-    prefill_chunk: int = 256
-    max_rows: int = 16
-    deterministic: bool = False
-    executor: Literal["auto", "lean", "hf"] = "auto"
 
 
 @dataclass(kw_only=True)
@@ -214,7 +198,7 @@ def _device(name: str) -> torch.device:
     except RuntimeError as error:
         raise UsageError(f"there is no device {name!r}: give auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError("no CUDA device can be used here: take device='cpu', or install a torch with CUDA and a driver")
+        raise UsageError("no CUDA device can be used here: take device='cpu', or install torch with CUDA and a driver")
     return device
 
 
@@ -302,7 +286,7 @@ def _named_errors(location: Location) -> Iterator[None]:
 @contextmanager
 def _quiet(location: Location) -> Iterator[None]:
     """Show no progress bars for files that are here already."""
-    bars = transformers.utils.logging
+    bars: Any = transformers.utils.logging
     if not location.is_local or not bars.is_progress_bar_enabled():
         yield
         return

@@ -13,10 +13,10 @@ import anyio
 import anyio.to_thread
 
 from agent_runtime.decoding.threads import configure_threads
-from agent_runtime.errors import EngineClosed, EngineFailed, UsageError
+from agent_runtime.errors import EngineClosed, EngineFailed, ModelNotFound, UsageError
 
 from .base import ToolSchema
-from .locate import locate
+from .locate import LoadSettings, locate
 
 if TYPE_CHECKING:
     from agent_runtime.decoding.requests import Sampling
@@ -83,17 +83,17 @@ class LocalEngine:
         self.model = model
         self._sampling = sampling
         self._threads = threads
-        self._settings = {
-            "device": device,
-            "dtype": dtype,
-            "revision": revision,
-            "trust_remote_code": trust_remote_code,
-            "kv_budget": kv_budget,
-            "prefill_chunk": prefill_chunk,
-            "max_rows": max_rows,
-            "deterministic": deterministic,
-            "executor": executor,
-        }
+        self._settings = LoadSettings(
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            kv_budget=kv_budget,
+            prefill_chunk=prefill_chunk,
+            max_rows=max_rows,
+            deterministic=deterministic,
+            executor=executor,
+        )
         self._loading = threading.Lock()
         self._loaded: LoadedModel | None = None
         self._closed = False
@@ -103,7 +103,10 @@ class LocalEngine:
     @property
     def name(self) -> str:
         """The model's name: its hub id, or the name of its folder or file."""
-        return str(self.model) if isinstance(self.model, str) and not Path(self.model).exists() else locate(self.model).name
+        try:
+            return locate(self.model).name
+        except ModelNotFound:  # opening a session says so
+            return str(self.model)
 
     async def open(self, tools: Sequence[ToolSchema]) -> LocalSession:
         """Open a conversation in which the model may call `tools`; loads the model on first use.
@@ -140,9 +143,9 @@ class LocalEngine:
                 raise EngineClosed(f"the engine of {self.model} is closed: make a new one")
             if self._loaded is None:
                 configure_threads(self._threads)  # before torch comes in, which the next line does
-                from .loading import LoadSettings, load
+                from .loading import load
 
-                self._loaded = load(self.model, LoadSettings(**self._settings))
+                self._loaded = load(self.model, self._settings)
             model = self._loaded
         if tools:
             try:

@@ -1,4 +1,4 @@
-"""Where a model is: a folder, a GGUF file, or an id on the hub; judged without loading anything."""
+"""Where a model is (a folder, a GGUF file, or an id on the hub) and how to load it; loads nothing itself."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from agent_runtime.errors import ModelNotFound
 
@@ -22,6 +23,21 @@ class Location:
     source: str
     gguf_file: str | None = None
     is_local: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSettings:
+    """How a model is loaded; `LocalEngine` says what each setting means."""
+
+    device: str = "auto"
+    dtype: str = "auto"
+    revision: str | None = None
+    trust_remote_code: bool = False
+    kv_budget: int | None = None
+    prefill_chunk: int = 256
+    max_rows: int = 16
+    deterministic: bool = False
+    executor: Literal["auto", "lean", "hf"] = "auto"
 
 
 def locate(model: str | Path) -> Location:
@@ -51,4 +67,4 @@ def _not_a_model(path: Path) -> str:
     files = sorted(file.name for file in path.glob("*.gguf"))
     if files:
         return f"{path} holds GGUF files; name one of them, e.g. {path / files[0]}"
-    return f"{path} holds no model: config.json is missing; give a folder in Hugging Face format, a .gguf file or a hub id"
+    return f"{path} holds no model (no config.json): give a folder in Hugging Face format, a .gguf file or a hub id"

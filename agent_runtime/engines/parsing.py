@@ -70,7 +70,7 @@ class MessageParser:
         parts: list[Part] = []
         for piece in _PIECES.findall(text):
             fed = self._strings.guard(piece)
-            events = self._parser.feed(fed)
+            events: Sequence[Mapping[str, Any]] = self._parser.feed(fed)
             if fed != piece:
                 events = [_unguarded(event, fed, piece) for event in events]
             parts += self._read(events, ended=None)

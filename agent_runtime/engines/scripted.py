@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -176,7 +176,7 @@ class ScriptedSession:
         if self._current is None or self._current[0] != key:
             self._current, self._probes = (key, turn), 0
 
-    async def _events(self, turn: Turn, prompt_tokens: int, max_tokens: int) -> AsyncIterator[EngineEvent]:
+    async def _events(self, turn: Turn, prompt_tokens: int, max_tokens: int) -> AsyncGenerator[EngineEvent, None]:
         engine = self._engine
         if turn.prefill:
             await anyio.sleep(turn.prefill)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -106,7 +106,7 @@ class LocalSession:
             async with aclosing(self._events(row)) as events:
                 yield events
 
-    async def _events(self, row: Row) -> AsyncIterator[EngineEvent]:
+    async def _events(self, row: Row) -> AsyncGenerator[EngineEvent, None]:
         """Turn a row's tokens into the events of a message."""
         reading = _Reading(self._model, self._functions)
         ready: Ready | None = None
@@ -175,6 +175,8 @@ class LocalSession:
                     case Tokens():
                         ids += event.ids
                         logprobs += event.logprobs
+                    case Finished(reason="cancelled"):
+                        raise EngineClosed(f"the session with {model.name} was closed during a probe")
                     case Finished():
                         finished = event
         self._add(probes=1, probe_tokens=len(ids))
@@ -199,9 +201,8 @@ class LocalSession:
         if self._closed:
             return
         self._closed = True
-        with anyio.CancelScope(shield=True):
-            for row in list(self._rows):
-                row.cancel()
+        for row in self._rows:
+            row.cancel()  # whoever reads it sees its end
         self._on_close(self)
 
     # --- rows -------------------------------------------------------------------------------------------------

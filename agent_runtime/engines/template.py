@@ -110,14 +110,14 @@ class ChatTemplate:
     def _text(self, chat: list[dict[str, Any]], **settings: Any) -> str:
         return str(self.tokenizer.apply_chat_template(chat, tokenize=False, **settings))
 
-    def _encode_marked(self, chat: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> tuple[int, ...]:
+    def _encode_marked(self, chat: list[dict[str, Any]], tools: list[Any] | None) -> tuple[int, ...]:
         """Render with the library's own treatment of control tokens in the input."""
         ids = self.tokenizer.apply_chat_template(
             chat, tools=tools, add_generation_prompt=True, sanitize_control_tokens=True, return_dict=False
         )
-        return tuple(ids)  # type: ignore[arg-type]
+        return tuple(ids)
 
-    def _encode_broken(self, chat: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> tuple[int, ...]:
+    def _encode_broken(self, chat: list[dict[str, Any]], tools: list[Any] | None) -> tuple[int, ...]:
         """Render for tokenizers that can't do that: control tokens in the input get a zero-width space inside."""
         marks = sorted((str(mark) for mark in self.tokenizer.get_added_vocab()), key=len, reverse=True)
         pattern = re.compile("|".join(map(re.escape, marks)) or r"(?!)")
@@ -127,7 +127,7 @@ class ChatTemplate:
             add_generation_prompt=True,
             return_dict=False,
         )
-        return tuple(ids)  # type: ignore[arg-type]
+        return tuple(ids)
 
 
 def as_chat(messages: Sequence[Message]) -> list[dict[str, Any]]:
