@@ -1,0 +1,98 @@
+"""The endless, seeded stream of training batches, which can be resumed at its exact position."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent_runtime.demo.shop import generate as shop
+from agent_runtime.demo.shop.copying import copy_tasks
+
+from .copying import lookups
+from .network import Batch
+from .samples import Encoder, Sample, batches, collate, render_turn
+
+_MARKUP = re.compile(r"<[^>]*>")
+CHUNK = 192
+"""Trajectories drawn, sorted by length and grouped at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a stream stands: the chunk, the batches of it already given, and the share of copying in it."""
+
+    chunk: int = 0
+    given: int = 0
+    copying: float = 1.0
+
+
+class Stream:
+    """Batches for one worker; workers with different `rank` never see the same trajectory."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        prefix: Sequence[int],
+        seed: int,
+        *,
+        rank: int = 0,
+        budget: int = 4096,
+        position: Position = Position(),
+    ) -> None:
+        self._encoder = encoder
+        self._prefix = prefix
+        self._seed = seed
+        self._rank = rank
+        self._budget = budget
+        self.restore(position)
+
+    def restore(self, position: Position) -> None:
+        """Go on from a position."""
+        self.position = position
+        self._groups = self._chunk(position)
+
+    def next(self, copying: float) -> Batch:
+        """Return the next batch; a new chunk is drawn with `copying` as its share of copying tasks."""
+        while self.position.given == len(self._groups):
+            self.position = Position(self.position.chunk + 1, 0, copying)
+            self._groups = self._chunk(self.position)
+        group = self._groups[self.position.given]
+        self.position = Position(self.position.chunk, self.position.given + 1, self.position.copying)
+        return collate(self._prefix, group, self._encoder.pad)
+
+    def _chunk(self, position: Position) -> list[list[Sample]]:
+        key = f"{self._seed}/{self._rank}/{position.chunk}"
+        rng = random.Random(key)
+        copies = round(CHUNK * position.copying)
+        seed = rng.getrandbits(48)
+        drawn = [
+            *exercises(seed, copies),
+            *(task["messages"] for task in shop.generate(seed, "train", CHUNK - copies)),
+        ]
+        samples = [self._encoder.sample(messages, rng) for messages in drawn]
+        groups = list(batches(samples, self._budget))
+        rng.shuffle(groups)
+        return groups
+
+
+def corpus(seed: int, n: int) -> Iterator[str]:
+    """Yield the texts the tokenizer is trained on, whole turns with their roles."""
+    for task in shop.generate(seed, "train", n):
+        for message in task["messages"]:
+            yield message["role"]
+            text = render_turn(message) if message["role"] == "assistant" else message["content"]
+            yield from _MARKUP.split(text)
+    for prompt, _ in copy_tasks(seed, n // 20):
+        yield prompt
+
+
+def exercises(seed: int, n: int) -> Iterator[list[dict[str, Any]]]:
+    """Yield the messages of `n` copying tasks, two dense ones for each with a single answer."""
+    dense = n * 2 // 3
+    for task in lookups(seed, dense):
+        yield task["messages"]
+    for prompt, answer in copy_tasks(seed, n - dense):
+        yield [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
