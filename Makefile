@@ -53,8 +53,8 @@ bench: $(VENV)/.installed ## Measure what speculation saves in the demo (TASKS=3
 docs: $(VENV)/.installed ## Write the generated pages of docs/
 	$(BIN)/python -m agent_runtime.cli.pages docs/cli.md
 
-pocket: $(VENV)/.installed ## Train the demo's model anew from its seed (see docs/pocket.md)
-	$(BIN)/python -m scripts.pocket
+pocket: $(VENV)/.installed ## Train the demo's model from its seed (ARGS="--minutes 60"; see docs/pocket.md)
+	$(BIN)/python scripts/train_pocket.py $(ARGS)
 
 dev: $(VENV)/.developing ## Install so that editors and type checkers see the rooms as they are imported
 	$(PIP) --editable ".[dev]" --config-settings editable_mode=strict

@@ -57,12 +57,11 @@ def show(run: RUN, db: parameters.Db = None, as_json: parameters.Json = False) -
         events = list(stored)
     if stored.skipped:
         note(f"{stored.skipped} events of a newer version are left out; upgrade agent-runtime to see them")
-    speculation = ledger(events).summary()
     if as_json:
         dumped = [EVENT_ADAPTER.dump_python(event, mode="json") for event in events]
-        print_json(_row(info) | {"speculation": speculation, "events": dumped})
-        return
-    print_stored(stdout_console(), run_id=info.run_id, status=info.status, events=events, speculation=speculation)
+        print_json(_row(info) | {"speculation": ledger(events).summary(), "events": dumped})
+    else:
+        print_stored(stdout_console(), info, events)
 
 
 @app.command()

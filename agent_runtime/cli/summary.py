@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_runtime.tools.values import CallDemanded, GuessEnded, GuessProposed
-from agent_runtime.traces.events import Event, GenerationFinished, ProbeFinished, RunFinished, RunStarted, TurnStarted
+from agent_runtime.traces.events import Event, GenerationFinished, ProbeFinished, TurnStarted
 
 from .lanes import ending_text
 from .text import call_text, duration, one_line, percent, safe
@@ -15,6 +15,8 @@ from .text import call_text, duration, one_line, percent, safe
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+    from agent_runtime.traces import RunRow
 
 CALL_LIMIT = 160
 """Characters of a call that are shown."""
@@ -195,34 +197,25 @@ def print_speculation(
         console.print(Text(line, style="dim"))
 
 
-def print_stored(
-    console: Console,
-    *,
-    run_id: str,
-    status: str,
-    events: Iterable[Event],
-    speculation: Mapping[str, Any],
-) -> None:
-    """Print a run from its stored events, whole or broken off."""
+def print_stored(console: Console, run: RunRow, events: Iterable[Event]) -> None:
+    """Print a run from the store, whole or broken off."""
     from rich.text import Text
 
+    from agent_runtime.traces.ledger import ledger
+
     events = list(events)
-    wall_ms = wall_of(events)
-    console.print(Text(f"run {safe(run_id)}  {status}  {duration(wall_ms)}", style="bold"))
-    for event in events:
-        if isinstance(event, RunStarted):
-            console.print(Text(f"{one_line(event.agent)} on {one_line(event.model)}"))
-            console.print(Text(f"task: {one_line(event.task)}"))
+    console.print(Text(f"run {run.run_id}  {run.status}  {duration(run.wall_ms)}", style="bold"))
+    console.print(Text(f"{one_line(run.agent)} on {one_line(run.model)}, {run.started_at.astimezone():%Y-%m-%d %H:%M}"))
+    console.print(Text(f"task: {one_line(run.task)}"))
     console.print()
-    finished = next((event for event in events if isinstance(event, RunFinished)), None)
-    if finished is not None and finished.output:
-        console.print(Text(safe(finished.output).strip()))
+    if run.output:
+        console.print(Text(safe(run.output).strip()))
         console.print()
-    if status not in ("done", "running"):
-        error = finished.error if finished is not None else None
-        console.print(Text(f"{status}: {one_line(error or MEANINGS.get(status, 'no reason is known'))}", style="red"))
+    if run.status not in ("done", "running"):
+        reason = run.error or MEANINGS.get(run.status, "no reason is known")
+        console.print(Text(f"{run.status}: {one_line(reason)}", style="red"))
         console.print()
-    print_speculation(console, events, speculation, wall_ms=wall_ms)
+    print_speculation(console, events, ledger(events).summary(), wall_ms=run.wall_ms)
 
 
 MEANINGS = {
@@ -230,8 +223,3 @@ MEANINGS = {
     "cancelled": "it was stopped before it was done",
     "limit": "it reached one of its limits",
 }
-
-
-def wall_of(events: Iterable[Event]) -> float:
-    """Return the length of a run in milliseconds, as far as its events go."""
-    return 1000 * max((event.at for event in events), default=0.0)

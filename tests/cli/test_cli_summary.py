@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from agent_runtime.tools.values import CallDemanded, GuessEnded, GuessProposed, ToolCall
+from agent_runtime.traces import RunRow
 from agent_runtime.traces.events import (
     Event,
     GenerationFinished,
     ProbeFinished,
-    RunFinished,
-    RunStarted,
+    RunStatus,
     TurnStarted,
 )
 from rich.console import Console
@@ -158,10 +159,10 @@ def test_costs_name_only_what_there_was() -> None:
     assert costs(quiet) == ""
 
 
-def printed(width: int, events: list[Event], **stored: Any) -> str:
+def printed(width: int, events: list[Event], stored: RunRow | None = None) -> str:
     console = Console(file=io.StringIO(), width=width, markup=False, highlight=False, emoji=False)
-    if stored:
-        print_stored(console, run_id="r1", events=events, speculation=speculation(), **stored)
+    if stored is not None:
+        print_stored(console, stored, events)
     else:
         print_speculation(console, events, speculation(), wall_ms=2000.0)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
@@ -182,18 +183,40 @@ def test_escapes_and_markup_of_model_text_are_harmless() -> None:
     assert "[red]x[/red]" in text
 
 
-STARTED = RunStarted(at=0.0, agent="support", model="pocket", task="Where is it?\x1b[2J")
+def row(status: RunStatus, **changed: Any) -> RunRow:
+    now = datetime.now(UTC)
+    plain: dict[str, Any] = {
+        "run_id": "r1",
+        "agent": "support",
+        "model": "pocket",
+        "task": "Where is it?\x1b[2J",
+        "started_at": now,
+        "ended_at": None,
+        "heartbeat_at": now,
+        "host": "here",
+        "pid": 1,
+        "output": None,
+        "error": None,
+        "wall_ms": 1500.0,
+        "summary": None,
+    }
+    return RunRow(status=status, **plain | changed)
 
 
 def test_a_stored_run_shows_task_answer_and_summary() -> None:
-    finished = RunFinished(at=1.5, status="done", output="It left.\x1b[2J")
-    text = printed(80, [STARTED, *turn(0, **ADOPTED), finished], status="done")
-    assert text.splitlines()[:5] == ["run r1  done  1.5 s", "support on pocket", "task: Where is it?", "", "It left."]
-    assert "adopted" in text
+    lines = printed(80, turn(0, **ADOPTED), row("done", output="It left.\x1b[2J")).splitlines()
+    assert lines[0] == "run r1  done  1.5 s"
+    assert lines[1].startswith("support on pocket, 20")
+    assert lines[2:5] == ["task: Where is it?", "", "It left."]
+    assert any("adopted" in line for line in lines)
 
 
 def test_an_interrupted_run_says_so_and_shows_what_there_is() -> None:
-    text = printed(80, [STARTED, *turn(0, **ADOPTED)], status="interrupted")
+    text = printed(80, turn(0, **ADOPTED), row("interrupted"))
     assert text.startswith("run r1  interrupted")
     assert "interrupted: the process ended before the run did" in text
     assert "adopted" in text
+
+
+def test_a_failed_run_says_why() -> None:
+    assert "failed: no memory" in printed(80, [], row("failed", error="no memory\x1b[2J"))
