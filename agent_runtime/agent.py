@@ -96,7 +96,8 @@ class Agent:
     ) -> None:
         self.name = name
         self.instructions = instructions
-        self.tools = as_tools(tools, catalogue=load_catalogue(catalogue) if catalogue is not None else None)
+        self._catalogue = load_catalogue(catalogue) if catalogue is not None else None
+        self.tools = as_tools(tools, catalogue=self._catalogue)
         self.speculation = Speculation() if speculation is True else speculation or None
         self.limits = limits or Limits()
         self.sampling = sampling
@@ -105,20 +106,28 @@ class Agent:
         self._traces = traces
         self._store: TraceStore | None = None
         self._policy = Policy(self.speculation)
-        settings = self.speculation or Speculation()
-        self.gate = Gate(allow_idempotent=settings.allow_idempotent, allow_open_world=settings.allow_open_world)
+        self.gate = _gate(self.speculation)
 
     def replace(
         self,
         *,
         model: str | Path | Engine | None = None,
         device: str = "auto",
+        tools: Sequence[Tool | Callable[..., Any]] | None = None,
         speculation: bool | Speculation | None = None,
+        sampling: Sampling | None = None,
         traces: bool | str | Path | TraceStore | None = None,
     ) -> Agent:
-        """Return the same agent with some settings changed; without `model` both share one engine."""
+        """Return the same agent with some settings changed.
+
+        Without `model` both share one engine, and without `speculation` also what guessing has learned so far.
+        """
         other = copy.copy(self)
         other._store = None
+        if tools is not None:
+            other.tools = as_tools(tools, catalogue=self._catalogue)
+        if sampling is not None:
+            other.sampling = sampling
         if model is not None or device != "auto":
             given = model if model is not None else getattr(self.engine, "model", None)
             if given is None:
@@ -129,6 +138,7 @@ class Agent:
         if speculation is not None:
             other.speculation = Speculation() if speculation is True else speculation or None
             other._policy = Policy(other.speculation)
+            other.gate = _gate(other.speculation)
         if traces is not None:
             other._traces = traces
         return other
@@ -294,6 +304,11 @@ def _engine(model: str | Path | Engine, device: str) -> tuple[Engine, bool]:
 
         return LocalEngine(model, device=device), True
     return model, False
+
+
+def _gate(speculation: Speculation | None) -> Gate:
+    settings = speculation or Speculation()
+    return Gate(allow_idempotent=settings.allow_idempotent, allow_open_world=settings.allow_open_world)
 
 
 def _schema(tool: Tool) -> ToolSchema:
