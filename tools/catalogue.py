@@ -51,7 +51,7 @@ def load_catalogue(path: str | Path) -> Catalogue:
         raise CatalogueError(f"{path}: not a valid catalogue: {error}") from None
     tools = content.get("tools") if isinstance(content, dict) else None
     if not isinstance(tools, dict) or not all(isinstance(entry, dict) for entry in tools.values()):
-        raise CatalogueError(f"{path}: a catalogue holds one table per tool: [tools.NAME] effect = \"read\"")
+        raise CatalogueError(f'{path}: a catalogue holds one table per tool: [tools.NAME] effect = "read"')
     catalogue = Catalogue(tools, str(path))
     for name, entry in tools.items():
         _check_types(path, name, entry)

@@ -112,9 +112,7 @@ class DemandedCall:
     async def _take_over(self, guess: Guess) -> bool:
         """Wait for a guess in flight; return whether its result serves the call. Its failure stays its own."""
         await guess.done.wait()
-        end = partial(
-            self._guesses.end, guess, matched=True, matched_name=True, demanded_at=self.demanded_at
-        )
+        end = partial(self._guesses.end, guess, matched=True, matched_name=True, demanded_at=self.demanded_at)
         outcome = guess.outcome
         if guess.state == "ready" and outcome is not None:
             end("joined")

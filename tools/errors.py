@@ -42,9 +42,7 @@ class ToolFailure(Exception):
         retry_after: Seconds after which the service wants to be asked again.
     """
 
-    def __init__(
-        self, kind: str, message: str, *, status: int | None = None, retry_after: float | None = None
-    ) -> None:
+    def __init__(self, kind: str, message: str, *, status: int | None = None, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message

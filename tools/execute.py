@@ -75,9 +75,7 @@ class Execution:
                 if self._tool.is_async:
                     content = render(await self._function())
                 else:
-                    thread = ThreadCall(
-                        lambda: render(self._function()), name=self._tool.name, at_end=self._at_end
-                    )
+                    thread = ThreadCall(lambda: render(self._function()), name=self._tool.name, at_end=self._at_end)
                     thread.start()
                     await thread.wait()
                     content, error = thread.content, thread.error

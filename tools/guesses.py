@@ -222,9 +222,7 @@ class Guesses:
             guess.state = "running"
             self.executed[tool.name] += 1
             self._wiring.executed[tool.name] += 1
-            self._wiring.emit(
-                GuessStarted(turn=guess.turn, at=self._wiring.now(), guess=guess.number, tool=tool.name)
-            )
+            self._wiring.emit(GuessStarted(turn=guess.turn, at=self._wiring.now(), guess=guess.number, tool=tool.name))
             outcome = await execution.run()
             if outcome.status == "ok":
                 guess.state = "ready"

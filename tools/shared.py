@@ -106,9 +106,7 @@ class ToolLimits:
         self._tokens: float | None = None
         self._tokens_at = 0.0
 
-    def try_guess(
-        self, contract: Contract, *, threaded: bool, preempt: Callable[[], None]
-    ) -> Slot | RefusalReason:
+    def try_guess(self, contract: Contract, *, threaded: bool, preempt: Callable[[], None]) -> Slot | RefusalReason:
         """Return a slot for a guess, or why there is none; never waits.
 
         A guess in a thread can't be stopped, so it leaves at least one slot free; any other can be pre-empted.

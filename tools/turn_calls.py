@@ -133,9 +133,7 @@ class TurnCalls:
                 pre_executable=tool is not None and valid is not None and wiring.gate.decide(tool).allowed,
             )
         )
-        demanded = DemandedCall(
-            wiring, self._guesses, turn=self.turn, index=index, call=call, tool=tool, valid=valid
-        )
+        demanded = DemandedCall(wiring, self._guesses, turn=self.turn, index=index, call=call, tool=tool, valid=valid)
         before = self._must_wait_for(demanded)
         self._calls.append(demanded)
         if index == 0:

@@ -9,10 +9,9 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 import trio
-from trio.testing import MockClock
-
 from agent_runtime.tools import Dispatcher, Outcome, Prediction, SharedLimits, ToolCall
 from agent_runtime.tools.values import CallFinished, CallStarted, GuessEnded, GuessStarted
+from trio.testing import MockClock
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -3,7 +3,6 @@
 import anyio
 import pytest
 import trio
-
 from agent_runtime.tools import (
     CallDemanded,
     CallFinished,
@@ -750,8 +749,9 @@ async def test_results_are_rendered_for_the_model(make_rig, call, contents):
 
 async def test_what_a_tool_raises_becomes_an_error_the_model_can_read(make_rig, call, contents):
     class Response:
-        status_code = 503
-        headers = {"retry-after": "2"}
+        def __init__(self):
+            self.status_code = 503
+            self.headers = {"retry-after": "2"}
 
     class HTTPStatusError(Exception):
         response = Response()

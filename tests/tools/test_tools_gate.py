@@ -4,10 +4,6 @@ import itertools
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pydantic import AnyUrl
-
 from agent_runtime.tools import (
     CatalogueError,
     Contract,
@@ -19,6 +15,9 @@ from agent_runtime.tools import (
     load_catalogue,
     tool,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import AnyUrl
 
 
 def make(name="thing", **contract):

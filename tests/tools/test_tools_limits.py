@@ -4,7 +4,6 @@ import threading
 
 import anyio
 import pytest
-
 from agent_runtime.tools import (
     CallFinished,
     CallStarted,

@@ -6,9 +6,8 @@ from enum import Enum
 from typing import Annotated, Literal
 
 import pytest
-from pydantic import BaseModel, Field, HttpUrl, SecretStr
-
 from agent_runtime.tools import Contract, InvalidArguments, Tool, ToolContext, ToolDefinitionError, as_tools, tool
+from pydantic import BaseModel, Field, HttpUrl, SecretStr
 
 
 class Point(BaseModel):
