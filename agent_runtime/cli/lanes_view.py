@@ -100,7 +100,7 @@ class LanesView:
 
     def _header(self, width: int) -> Text:
         lanes = self._lanes
-        left = " on ".join(name for name in (lanes.agent, lanes.model_name) if name) or "starting"
+        left = " on ".join(name for name in (lanes.agent, lanes.model_name) if name) or "loading the model"
         right = f"turn {lanes.turn + 1}  {self._now:.1f} s"
         header = Text(left, style="bold", no_wrap=True)
         header.truncate(max(1, width - len(right) - 3), overflow="ellipsis", pad=True)

@@ -171,7 +171,7 @@ def _count(number: int, noun: str) -> str:
 def costs(speculation: Mapping[str, Any]) -> str:
     """Return what guessing cost, as a short list."""
     hidden = speculation["hidden_share"]
-    parts = [] if hidden is None else [f"hid {percent(hidden)} of what one guess ahead can hide"]
+    parts = [] if hidden is None else [f"hid {percent(hidden)} of the time that one guess ahead can hide"]
     if speculation["wasted_ms"]:
         parts.append(f"{duration(speculation['wasted_ms'])} of tool time in vain")
     if speculation["slowdown_ms"]:

@@ -191,7 +191,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 def test_before_the_first_event_the_lanes_are_empty() -> None:
     lines = drawn(Lanes(), 80, now=1.5)
-    assert lines[0].startswith("starting")
+    assert lines[0].startswith("loading the model")
     assert lines[0].rstrip().endswith("turn 1  1.5 s")
 
 

@@ -152,7 +152,7 @@ def test_one_sentence_says_what_guessing_did(changes: dict[str, Any], sentence: 
 
 def test_costs_name_only_what_there_was() -> None:
     assert costs(speculation()) == (
-        "hid 60 % of what one guess ahead can hide, 250 ms of tool time in vain, decoding 120 ms slower, "
+        "hid 60 % of the time that one guess ahead can hide, 250 ms of tool time in vain, decoding 120 ms slower, "
         "1 discarded, 1 refused"
     )
     quiet = speculation(hidden_share=None, wasted_ms=0.0, slowdown_ms=0.0, discarded=0, refused=0)
