@@ -140,13 +140,20 @@ class PrefixStore:
 
     # -- giving back --------------------------------------------------------------------------------------------
 
-    def keep(self, row: RowState) -> None:
-        """Take the cache of a row that is over. A probe's is dropped, unless it read most of its prompt itself."""
+    def keep(self, row: RowState, running: Iterable[RowState]) -> None:
+        """Take the cache of a row that is over.
+
+        A probe's serves the turn that follows it, which begins with the same prompt. It is dropped if that turn is
+        running already, or if a state can't be rewound to where the turn branches off.
+        """
         cache, row.cache = row.cache, None
         if cache is None or cache.length == 0:
             return
-        if row.background and row.reused_tokens * 2 > row.prompt_tokens:
-            return
+        if row.background:
+            if not self.executor.rewinds:
+                return
+            if any(other.owner == row.owner and not other.background for other in running):
+                return
         self._add(row.owner, row.tokens[: cache.length], cache)
 
     def snapshot(self, row: RowState) -> None:

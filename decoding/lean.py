@@ -99,17 +99,19 @@ class _Layer:
 
 @dataclass(slots=True)
 class _View:
-    """Where one block's tokens lie in the flat batch, and its row's buffer per layer."""
+    """Where one block's tokens lie in the flat batch, and its row's buffer, sliced once for all layers."""
 
     start: int
     end: int
-    new_keys: Sequence[Tensor]
-    new_values: Sequence[Tensor]
+    new: Sequence[Tensor]
+    """Per layer [tokens, 2 kv_heads, head_dim]: where the block's keys and values go."""
     keys: Sequence[Tensor]
-    """Per layer [kv_heads, seen, head_dim], the new tokens included."""
+    """Per layer [kv_heads, seen, head_dim], the new tokens included; [kv_heads, head_dim, seen] for a single token."""
     values: Sequence[Tensor]
     mask: Tensor | None
-    """bool [tokens, seen], or None for a single token or a block at position 0."""
+    """bool [tokens, seen]; None for a single token or a block at position 0."""
+    out: Tensor
+    """The block's part of the result: [tokens, heads, head_dim]; [kv_heads, group, head_dim] for a single token."""
 
 
 class LeanExecutor:
@@ -207,45 +209,47 @@ class LeanExecutor:
         tokens: list[int] = []
         positions: list[int] = []
         wanted: list[int] = []
-        views: list[_View] = []
+        spans: list[tuple[LeanCache, int, int]] = []
         for block in blocks:
             start = len(tokens)
             before = cast("LeanCache", block.cache).length
             tokens.extend(block.tokens)
             positions.extend(range(before, before + len(block.tokens)))
             wanted.extend(range(start + block.logits_from, len(tokens)))
-            views.append(self._view(cast("LeanCache", block.cache), start, len(tokens)))
+            spans.append((cast("LeanCache", block.cache), start, len(tokens)))
         x = self.embedding.index_select(0, torch.tensor(tokens, device=self.device))  # [T, width]
         cos, sin = self._rotation(positions)
+        # One buffer serves all layers: each overwrites it after the one before has used it.
+        attended = torch.empty(len(tokens), self.heads * self.head_dim, dtype=self.dtype, device=self.device)
+        views = [self._view(*span, attended) for span in spans]
         for index, layer in enumerate(self.layers):
-            attended = self._attend(index, layer.qkv(self._norm(x, layer.input_norm)), layer.qk_norm, cos, sin, views)
+            self._attend(index, layer.qkv(self._norm(x, layer.input_norm)), layer.qk_norm, cos, sin, views)
             x = layer.output.add_to(x, attended)
             gate, up = layer.gate_up(self._norm(x, layer.mlp_norm)).chunk(2, dim=-1)
             x = layer.down.add_to(x, F.silu(gate).mul_(up))
-        for block in blocks:
-            cast("LeanCache", block.cache).length += len(block.tokens)
+        for cache, start, end in spans:
+            cache.length += end - start
         if len(wanted) < len(tokens):
             x = x.index_select(0, torch.tensor(wanted, dtype=torch.long, device=self.device))
         return self.head(self._norm(x, self.final_norm)).float()  # [wanted, vocab]
 
-    def _view(self, cache: LeanCache, start: int, end: int) -> _View:
-        count = end - start
-        before, seen = cache.length, cache.length + count
+    def _view(self, cache: LeanCache, start: int, end: int, attended: Tensor) -> _View:
+        count, before = end - start, cache.length
+        seen = before + count
         cache.reserve(seen)
-        keys, values = cache.buffer[:, :, :, :seen].unbind(1)
+        buffer = cache.buffer
         # One unbind over the layers is cheaper than slicing in every layer.
+        new = buffer.view(buffer.shape[0], -1, *buffer.shape[3:])[:, :, before:seen].transpose(1, 2).unbind(0)
+        keys, values = buffer[:, :, :, :seen].unbind(1)
+        if count == 1:
+            keys = keys.transpose(2, 3)
+            out = attended[start].view(self.kv_heads, -1, self.head_dim)
+        else:
+            out = attended[start:end].view(count, self.heads, self.head_dim)
         mask = None
         if count > 1 and before > 0:
             mask = torch.ones(count, seen, dtype=torch.bool, device=self.device).tril_(before)
-        return _View(
-            start=start,
-            end=end,
-            new_keys=keys[:, :, before:].unbind(0),
-            new_values=values[:, :, before:].unbind(0),
-            keys=keys.unbind(0),
-            values=values.unbind(0),
-            mask=mask,
-        )
+        return _View(start, end, new, keys.unbind(0), values.unbind(0), mask, out)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         """Root-mean-square norm over the last dimension, weighted."""
@@ -274,41 +278,34 @@ class LeanExecutor:
 
     def _attend(
         self, index: int, qkv: Tensor, qk_norm: Tensor | None, cos: Tensor, sin: Tensor, views: Sequence[_View]
-    ) -> Tensor:
-        """Rotate, store keys and values, attend row by row; qkv [T, (heads + 2 kv_heads) * head_dim]."""
+    ) -> None:
+        """Rotate, store keys and values, attend row by row; qkv [T, (heads + 2 kv_heads) * head_dim], overwritten."""
         heads, kv_heads, size = self.heads, self.kv_heads, self.head_dim
         states = qkv.view(-1, heads + 2 * kv_heads, size)
-        qk = states[:, : heads + kv_heads]
-        if qk_norm is not None:
-            qk = self._norm(qk, qk_norm)
-        qk = torch.addcmul(qk * cos, torch.roll(qk, size // 2, -1), sin)
-        values = states[:, heads + kv_heads :]
-        out = torch.empty(qkv.shape[0], heads * size, dtype=self.dtype, device=self.device)
+        unrotated = states[:, : heads + kv_heads]
+        qk = unrotated if qk_norm is None else self._norm(unrotated, qk_norm)
+        # Rotated keys return to their place beside the values, so that both are stored in one copy.
+        torch.addcmul(qk * cos, torch.roll(qk, size // 2, -1), sin, out=unrotated)
         for view in views:
-            start, end = view.start, view.end
-            row = qk if len(views) == 1 else qk[start:end]
-            view.new_keys[index].copy_(row[:, heads:].transpose(0, 1))
-            view.new_values[index].copy_(values[start:end].transpose(0, 1))
-            q = row[:, :heads]
-            if end - start == 1:
-                target = out[start].view(kv_heads, heads // kv_heads, size)
-                self._attend_one(q.view(target.shape), view.keys[index], view.values[index], target)
-            else:
-                attended = F.scaled_dot_product_attention(
-                    q.transpose(0, 1)[None],
-                    view.keys[index][None],
-                    view.values[index][None],
-                    attn_mask=view.mask,
-                    is_causal=view.mask is None,
-                    scale=self.scale,
-                    enable_gqa=heads != kv_heads,
-                )
-                out[start:end] = attended[0].transpose(0, 1).reshape(end - start, heads * size)
-        return out
+            row = states if len(views) == 1 else states[view.start : view.end]
+            view.new[index].copy_(row[:, heads:])
+            if view.end - view.start == 1:
+                self._attend_one(row[0, :heads].view(view.out.shape), view.keys[index], view.values[index], view.out)
+                continue
+            attended = F.scaled_dot_product_attention(
+                row[:, :heads].transpose(0, 1)[None],
+                view.keys[index][None],
+                view.values[index][None],
+                attn_mask=view.mask,
+                is_causal=view.mask is None,
+                scale=self.scale,
+                enable_gqa=heads != kv_heads,
+            )
+            view.out.copy_(attended[0].transpose(0, 1))
 
     def _attend_one(self, q: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
-        """Attend with one token: q and out [kv_heads, group, head_dim], keys and values [kv_heads, seen, head_dim]."""
-        scores = torch.baddbmm(self._zero, q, keys.transpose(1, 2), beta=0, alpha=self.scale)
+        """Attend with one token: q and out [kv_heads, group, size], keys [kv_heads, size, seen], values as stored."""
+        scores = torch.baddbmm(self._zero, q, keys, beta=0, alpha=self.scale)
         if self.dtype == torch.float32:
             weights = torch.softmax(scores, -1)
         else:

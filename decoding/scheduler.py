@@ -57,7 +57,7 @@ class Scheduler:
             self.running.remove(row)
         elif row in self.waiting:
             self.waiting.remove(row)
-        self.store.keep(row)
+        self.store.keep(row, self.running)
 
     def schedule(self) -> list[Planned]:
         """Return the rows of the next step; empty when nothing can run."""

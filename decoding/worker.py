@@ -318,7 +318,9 @@ class ModelWorker:
             row.score(score(logits[: len(known)], ids).tolist())
 
     def _snapshot_if_due(self, row: RowState) -> None:
-        if not self._executor.rewinds and not row.is_ready and row.cached == row.prompt_tokens - 1:
+        if self._executor.rewinds or row.background:
+            return
+        if not row.is_ready and row.cached == row.prompt_tokens - 1:
             self._store.snapshot(row)
 
     def _choose(self, choosing: list[tuple[RowState, Tensor]]) -> None:

@@ -82,7 +82,7 @@ async def test_a_probe_forks_from_the_running_row_and_leaves_its_bytes_alone(qwe
         before = cache.buffer[:, :, :, :119].clone()
         probe = worker.submit(request((*PROMPT, *agent.tokens_so_far[:10], 5, 6), 12, background=True))
         gate.open()
-        ready = [event async for event in probe if isinstance(event, Ready)][0]
+        (ready,) = [event async for event in probe if isinstance(event, Ready)]
         assert (ready.reused_tokens, ready.bytes_copied) == (110, 110 * BYTES_PER_TOKEN)
         events = [event async for event in agent]
         (finished,) = (event for event in events if isinstance(event, Finished))
@@ -113,14 +113,26 @@ async def test_a_probe_waits_for_its_agents_prefill_instead_of_reading_twice(qwe
         assert worker.statistics().prefilled_tokens == 100 + 2 + 1
 
 
-async def test_a_probes_cache_is_dropped_and_its_agents_entry_stays(qwen3: Any) -> None:
+async def test_a_probe_before_its_turn_reads_the_prompt_for_it(qwen3: Any) -> None:
     with ModelWorker(qwen3) as worker:
-        await collect(worker, request())
+        first = await collect(worker, request())
+        prompt = (*PROMPT, *first.ids, 5, 6, 7)
+        probe = await collect(worker, request((*prompt, 1, 2), background=True))
+        assert probe.ready is not None and probe.ready.bytes_copied == 104 * BYTES_PER_TOKEN
+        turn = await collect(worker, request(prompt))
+        assert turn.ready == Ready(prompt_tokens=108, reused_tokens=107, bytes_copied=0)
+        assert turn.ids == plain_greedy(qwen3, list(prompt), 5)
+
+
+async def test_a_probe_beside_its_turn_leaves_no_entry_behind(qwen3: Any) -> None:
+    with ModelWorker(qwen3) as worker:
+        agent = worker.submit(request(count=300))
         probe = await collect(worker, request((*PROMPT, 1, 2), background=True))
-        assert probe.ready is not None and probe.ready.bytes_copied == 100 * BYTES_PER_TOKEN
+        assert probe.finished is not None and probe.ready is not None
+        assert probe.ready.bytes_copied == 100 * BYTES_PER_TOKEN
+        assert worker.statistics().cache_entries == 0
+        await agent.aclose()
         assert worker.statistics().cache_entries == 1
-        agent = await collect(worker, request())
-        assert agent.ready is not None and agent.ready.bytes_copied == 0 and agent.ready.reused_tokens == 99
 
 
 async def test_idle_entries_are_evicted_oldest_first_and_forgotten_by_owner(qwen3: Any) -> None:

@@ -1,4 +1,4 @@
-"""Sampling follows the library's processors; streams are seeded and separate; log-probabilities are the raw target's."""
+"""Sampling follows the library's processors; streams are seeded and apart; log-probabilities are the raw target's."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
@@ -36,7 +36,7 @@ def splits(data: bytes, parts: int) -> list[list[bytes]]:
     found = []
     for cuts in combinations(range(1, len(data)), parts - 1):
         at = (0, *cuts, len(data))
-        found.append([data[a:b] for a, b in zip(at, at[1:], strict=False)])
+        found.append([data[a:b] for a, b in pairwise(at)])
     return found
 
 

@@ -1,0 +1,190 @@
+"""Decode speed of the model worker against `model.generate` and against the matrix products alone.
+
+Everything runs interleaved in one process on the same model; figures are medians. Rows of the table:
+
+- floor: the model's matrix products of one token (one row), nothing else; two rows in brackets
+- step: one forward of the executor and the choice of the token, without the worker
+- worker: tokens through `ModelWorker` and an event loop, per token
+- generate: the library's own loop, per token
+
+    python benchmarks/bench_decode.py                 # a random model of the pocket model's shape
+    python benchmarks/bench_decode.py --model FOLDER  # a model of one's own
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from agent_runtime.decoding.threads import configure_threads
+
+
+def build(arguments: argparse.Namespace) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM, Qwen3Config
+
+    if arguments.model:
+        return AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).eval()
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=1000,
+        hidden_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=64,
+        intermediate_size=768,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+    )
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+def products(model: Any, rows: int) -> Callable[[], None]:
+    """Every weight matrix of the model times `rows` vectors, as the library stores them."""
+    import torch
+
+    weights = [
+        module.weight.detach().clone()
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and not name.endswith("lm_head")
+    ]
+    weights.append(model.get_output_embeddings().weight.detach().clone())
+    inputs = {weight.shape[1]: torch.randn(rows, weight.shape[1]) for weight in weights}
+
+    def run() -> None:
+        for weight in weights:
+            torch.nn.functional.linear(inputs[weight.shape[1]], weight)
+
+    return run
+
+
+def per_call(function: Callable[[], Any], calls: int) -> float:
+    """Median seconds of a call."""
+    times = []
+    for _ in range(calls):
+        started = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def stepper(worker: Any, rows: int, context: int) -> Callable[[], Any]:
+    from agent_runtime.decoding.executor import Block
+
+    executor = worker._executor
+    caches = [executor.new_cache(context + 64) for _ in range(rows)]
+    for cache in caches:
+        executor.forward([Block(cache, [1] * context, context)])
+
+    def run() -> Any:
+        logits = executor.forward([Block(cache, [5], 0) for cache in caches])
+        ids = logits.argmax(-1)
+        chosen = (logits.gather(-1, ids[:, None])[:, 0] - logits.logsumexp(-1)).tolist()
+        for cache in caches:
+            executor.crop(cache, context)
+        return ids.tolist(), chosen
+
+    return run
+
+
+async def through_worker(worker: Any, prompt: tuple[int, ...], count: int, probe: bool) -> tuple[float, float]:
+    """Return seconds per token of a row, and the slowdown per token that it reports, beside a probe if asked."""
+    import anyio
+    from agent_runtime.decoding.requests import Finished, Ready, RowRequest
+
+    async def drain(request: RowRequest) -> tuple[float, Finished]:
+        started = time.perf_counter()
+        finished = None
+        async for event in worker.submit(request):
+            if isinstance(event, Ready):
+                started = time.perf_counter()
+            finished = event
+        assert isinstance(finished, Finished)
+        return time.perf_counter() - started, finished
+
+    async with anyio.create_task_group() as group:
+        if probe:
+            asked = RowRequest(prompt=(*prompt, 3), max_new_tokens=count, owner="a", background=True)
+            group.start_soon(drain, asked)
+        seconds, finished = await drain(RowRequest(prompt=prompt, max_new_tokens=count, owner="a"))
+    worker.forget("a")
+    return seconds / count, finished.slowdown_s / count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="a folder or hub id; default: random weights of the pocket model's shape")
+    parser.add_argument("--executor", default="auto", choices=["auto", "lean", "hf"])
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--context", type=int, default=300, help="tokens of the prompt")
+    parser.add_argument("--tokens", type=int, default=100, help="tokens per run")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    threads = configure_threads(arguments.threads)
+
+    import anyio
+    import torch
+    from agent_runtime.decoding.worker import ModelWorker
+
+    torch.set_grad_enabled(False)
+    model = build(arguments)
+    ids = torch.randint(0, model.config.vocab_size, (1, arguments.context))
+    prompt, count = tuple(ids[0].tolist()), arguments.tokens
+    floors = {rows: products(model, rows) for rows in (1, 2)}
+
+    def generate() -> float:
+        times = []
+        for length in (1, count + 1):  # the difference leaves the prompt out
+            started = time.perf_counter()
+            model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=length,
+                min_new_tokens=length,
+                do_sample=False,
+                pad_token_id=0,
+            )
+            times.append(time.perf_counter() - started)
+        return (times[1] - times[0]) / count
+
+    figures: dict[str, list[float]] = {}
+
+    def note(name: str, seconds: float) -> None:
+        figures.setdefault(name, []).append(seconds * 1e6)
+
+    with ModelWorker(model, executor=arguments.executor) as worker, torch.inference_mode():
+        steps = {rows: stepper(worker, rows, arguments.context) for rows in (1, 2)}
+        for round_ in range(arguments.rounds + 1):
+            for rows in (1, 2):
+                note(f"floor, {rows} row(s)", per_call(floors[rows], count))
+                note(f"step, {rows} row(s)", per_call(steps[rows], count))
+            alone, _ = anyio.run(through_worker, worker, prompt, count, False)
+            note("worker", alone)
+            beside, slowdown = anyio.run(through_worker, worker, prompt, count, True)
+            note("worker, beside a probe", beside)
+            note("slowdown reported", slowdown)
+            note("generate", generate())
+            if round_ == 0:
+                figures.clear()  # warm-up
+        name = worker.statistics().executor
+    medians = {key: statistics.median(values) for key, values in figures.items()}
+    medians["step / floor"] = medians["step, 1 row(s)"] / medians["floor, 1 row(s)"]
+    medians["generate / worker"] = medians["generate"] / medians["worker"]
+    medians["generate / step"] = medians["generate"] / medians["step, 1 row(s)"]
+    medians["two rows / one"] = medians["step, 2 row(s)"] / medians["step, 1 row(s)"]
+    if arguments.json:
+        print(json.dumps({"executor": name, "threads": threads, "unit": "us per token", **medians}))
+        return
+    print(f"executor {name}, {threads} thread(s), context {arguments.context}, us per token (median):")
+    for key, value in medians.items():
+        print(f"  {key:<26}{value:10.2f}")
+
+
+if __name__ == "__main__":
+    main()
