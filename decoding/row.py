@@ -62,10 +62,7 @@ class Row:
                     error, self._error = self._error, None
                     raise error
                 raise StopAsyncIteration
-            self._bell = anyio.Event()
-            if not self._events and not self._over:
-                await self._bell.wait()
-            self._bell = None
+            await self._wait()
 
     @property
     def tokens_so_far(self) -> tuple[int, ...]:
@@ -86,12 +83,18 @@ class Row:
         self.cancel()
         while not self._over:
             self._events.clear()
-            self._bell = anyio.Event()
-            if not self._over:
-                await self._bell.wait()
-            self._bell = None
+            await self._wait()
         self._events.clear()
         self._error = None
+
+    async def _wait(self) -> None:
+        """Wait for the next wake-up, unless something is there already."""
+        bell = self._bell
+        if bell is None:
+            bell = self._bell = anyio.Event()
+        # Looked at after the bell was hung up: what comes from now on rings it.
+        if not self._events and not self._over:
+            await bell.wait()
 
     # -- model thread's side ------------------------------------------------------------------------------------
 
@@ -141,5 +144,6 @@ class Row:
     def _on_wake(self) -> None:
         """Wake the consumer; runs in its event loop."""
         self._wake_pending = False
-        if self._bell is not None:
-            self._bell.set()
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.set()

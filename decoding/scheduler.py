@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -39,6 +40,8 @@ class Scheduler:
         self.running: list[RowState] = []
         self.failed: list[tuple[RowState, KvBudgetExceeded]] = []
         """Rows that can never fit; the worker collects them."""
+        self.at_rest: list[RowState] = []
+        """Running rows that have nothing to read or decode; the worker ends them."""
         self._turn = 0
         self._inherits: set[int] = set()
 
@@ -65,8 +68,12 @@ class Scheduler:
         self._admit()
         decoding: list[Planned] = []
         reading: list[RowState] = []
+        self.at_rest = []
         for row in self.running:
-            if row.pending == 0 or row.row.is_full():
+            if row.pending == 0:
+                self.at_rest.append(row)
+                continue
+            if row.row.is_full():
                 continue
             if row.is_ready and row.pending <= self.prefill_chunk:
                 decoding.append(Planned(row, row.pending))
@@ -80,8 +87,9 @@ class Scheduler:
         self._turn += 1
         for background in (False, True):
             rows = [row for row in reading if self._gives_way(row) is background]
-            shift = self._turn % len(rows) if rows else 0
-            for row in rows[shift:] + rows[:shift]:
+            owners = list(dict.fromkeys(row.owner for row in rows))
+            turn = {owner: (index + self._turn) % len(owners) for index, owner in enumerate(owners)}
+            for row in sorted(rows, key=lambda row: turn[row.owner]):
                 count = min(row.pending, budget)
                 if self.align_chunks:
                     count = min(row.pending, self.prefill_chunk - row.cached % self.prefill_chunk)
@@ -100,7 +108,8 @@ class Scheduler:
 
     def _admit(self) -> None:
         self._inherits.clear()
-        for row in sorted(self.waiting, key=lambda row: (row.background, row.number)):
+        held = Counter(row.owner for row in self.running)
+        for row in sorted(self.waiting, key=lambda row: (row.background, held[row.owner], row.number)):
             source = self.store.find(row, self.running)
             if self._waits_for_a_prefix(row, source):
                 continue

@@ -207,9 +207,10 @@ class ModelWorker:
             for state, reason in self._scheduler.failed:
                 state.row.fail(reason)
             self._scheduler.failed.clear()
+            # A prompt may have been cached already, and nothing asked for beyond it.
+            changed = self._announce(self._scheduler.at_rest)
             if not planned:
-                # Rows may have become ready without a step: their prompt was cached.
-                if not self._announce(self._scheduler.running):
+                if not changed:
                     self._flush()
                     self._bell.wait()
                 continue

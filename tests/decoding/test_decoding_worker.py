@@ -219,6 +219,38 @@ def test_a_row_whose_event_loop_is_gone_is_given_up(qwen3: Any) -> None:
         assert asyncio.run(other()) == plain_greedy(qwen3, list(request(2).prompt), 5)
 
 
+async def test_a_cached_prompt_is_ready_while_others_decode(qwen3: Any) -> None:
+    with ModelWorker(qwen3) as worker:
+        await collect(worker, request(1, count=0))
+        busy = worker.submit(request(2, count=10_000))
+        async for event in busy:
+            if isinstance(event, Tokens):
+                break
+        run = await collect(worker, request(1, count=0))
+        assert run.ready is not None and run.ready.reused_tokens == 19
+        assert run.finished is not None and run.finished.reason == "length"
+        await busy.aclose()
+
+
+async def test_a_row_can_be_closed_beside_the_task_that_reads_it(qwen3: Any) -> None:
+    with ModelWorker(qwen3) as worker:
+        gate = Gate(worker)
+        gate.close()
+        row = worker.submit(request(1, count=50))
+
+        async def read() -> None:
+            async for _ in row:
+                pass
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as group:
+                group.start_soon(read)
+                await anyio.wait_all_tasks_blocked()
+                group.start_soon(row.aclose)
+                await anyio.wait_all_tasks_blocked()
+                gate.open()
+
+
 async def test_counts_add_up(qwen3: Any) -> None:
     with ModelWorker(qwen3, prefill_chunk=8) as worker:
         run = await collect(worker, request(1, length=20, count=5))
