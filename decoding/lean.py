@@ -5,7 +5,8 @@ against that row's own buffer, so there is no padding and, for single tokens, no
 
 Memory: query, key and value weights are fused into one matrix, gate and up too. The model's own parameters become views
 of the fused storage, so nothing is held twice; the overhead is one layer's weights while building, and rotation
-tables of 2 * positions * head_dim numbers. The loaded model stays usable.
+tables of 2 * positions * head_dim numbers. The loaded model goes on to compute and to train, but its parameters are
+strided views by then, which `save_pretrained` does not take: save a model before it is handed over.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ class ModelWorker:
         """Move the model to `device`, build its executor and start the thread.
 
         Args:
-            model: any causal language model of `transformers`; put into evaluation mode.
+            model: any causal language model of `transformers`; put into evaluation mode. The lean executor turns its
+                parameters into views of fused weights, so save it before, not after.
             detokenize: ids -> text, where an incomplete last character gives U+FFFD; only stop strings need it.
             device: where the model goes; None leaves it.
             prefill_chunk: prompt tokens read per step, over all rows; a long prompt can be cancelled in between.
@@ -75,7 +76,8 @@ class ModelWorker:
         loaded.eval()
         if threads is not None:
             torch.set_num_threads(threads)
-        with torch.inference_mode():
+        # Not inference mode: the fused weights become the model's own, and must still take part in a backward pass.
+        with torch.no_grad():
             self._executor: Executor = choose_executor(model, executor)
         self._device = next(model.parameters()).device
         self._detokenize = detokenize

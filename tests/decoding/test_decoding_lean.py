@@ -67,7 +67,7 @@ def test_only_the_wanted_logits_are_computed_and_they_are_the_right_ones(qwen3: 
     assert torch.allclose(logits, expected[18:], atol=1e-4)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def test_the_loaded_model_shares_the_fused_weights_and_stays_usable() -> None:
     model = build(CONFIGS["qwen2"]())
     ids = some_ids(12)
@@ -78,6 +78,9 @@ def test_the_loaded_model_shares_the_fused_weights_and_stays_usable() -> None:
     assert sum(storages.values()) <= held
     assert executor.layers[0].qkv.weight.data_ptr() == model.model.layers[0].self_attn.q_proj.weight.data_ptr()
     assert torch.allclose(reference(model, ids), before, atol=1e-5)
+    with torch.enable_grad():
+        model(input_ids=torch.tensor([ids])).logits.sum().backward()
+    assert model.model.layers[0].self_attn.q_proj.weight.grad is not None
 
 
 @torch.inference_mode()
