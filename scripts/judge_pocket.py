@@ -7,7 +7,10 @@ import json
 from pathlib import Path
 
 import torch
-from pocket.judging import report
+from pocket_training.folder import read
+from pocket_training.forced import forced
+from pocket_training.judging import report
+from pocket_training.prompts import system_text
 
 
 def main() -> None:
@@ -16,10 +19,21 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tasks", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--show", type=int, default=0, help="print this many failed tasks first")
+    parser.add_argument("--show", type=int, default=0, help="print this many failures first")
+    parser.add_argument("--no-probe", action="store_true", help="leave the speculator out")
+    parser.add_argument("--forced", action="store_true", help="score turns on the oracle's history instead of playing")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print(json.dumps(report(options.folder, seed=options.seed, n=options.tasks, show=options.show), indent=2))
+    network, encoder = read(options.folder)
+    if options.forced:
+        scored = forced(network, encoder, encoder.encode(system_text()), seed=options.seed, n=options.tasks)
+        for miss in scored.misses[: options.show]:
+            print(miss)
+        print(json.dumps(scored.shares, indent=2))
+        return
+    probe = not options.no_probe
+    result = report(network, encoder, seed=options.seed, n=options.tasks, show=options.show, probe=probe)
+    print(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""Train the demo's model from a seed: ``python scripts/train_pocket.py --minutes 60 --out build/pocket``."""
+"""Train the demo's model from a seed: ``python scripts/train_pocket.py --publish agent_runtime/demo/pocket``.
+
+The schedule follows the clock (``--minutes``), so that a slower machine still ends with a finished schedule;
+with ``--steps`` the run is the same on every repetition.
+"""
 
 from __future__ import annotations
 
@@ -15,31 +19,34 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from pocket.folder import publish
-from pocket.network import Network
-from pocket.prompts import system_text
-from pocket.samples import Encoder
-from pocket.stream import Stream, corpus
-from pocket.tokens import train_tokenizer
-from pocket.training import Plan, Trainer, checkpoint
+from pocket_training.folder import publish
+from pocket_training.network import Network
+from pocket_training.prompts import system_text
+from pocket_training.samples import Encoder
+from pocket_training.stream import Stream, corpus
+from pocket_training.tokens import train_tokenizer
+from pocket_training.training import Plan, Trainer, checkpoint
 from tokenizers import Tokenizer
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line, train and write the folder."""
-    plan, resume, warm = parse(arguments)
+    plan, options = parse(arguments)
+    resume, warm = options.resume, options.warm
     plan.out.mkdir(parents=True, exist_ok=True)
     path = plan.out / "tokenizer.json"
     if not path.exists():
         train_tokenizer(corpus(plan.seed, 8000)).save(str(path))
-    if plan.workers == 1:
+    if not plan.steps and not plan.minutes:
+        pass
+    elif plan.workers == 1:
         work(0, plan, resume, warm, 0)
     else:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         mp.start_processes(work, (plan, resume, warm, port), nprocs=plan.workers, start_method="spawn")
-    publish(plan.out, plan.out / "model")
+    publish(plan.out, options.publish or plan.out / "model", plan.shape)
 
 
 def work(rank: int, plan: Plan, resume: bool, warm: Path | None, port: int) -> None:
@@ -62,12 +69,15 @@ def work(rank: int, plan: Plan, resume: bool, warm: Path | None, port: int) -> N
         dist.destroy_process_group()
 
 
-def parse(arguments: list[str] | None = None) -> tuple[Plan, bool, Path | None]:
-    """Return the plan, whether to resume, and a checkpoint whose weights to start from."""
+def parse(arguments: list[str] | None = None) -> tuple[Plan, argparse.Namespace]:
+    """Return the plan and the options beside it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/pocket"), help="folder of checkpoints, log and model")
     parser.add_argument("--steps", type=int, default=0, help="stop after this many steps")
-    parser.add_argument("--minutes", type=float, default=60.0, help="stop after this much training time (without --steps)")
+    parser.add_argument("--publish", type=Path, help="where the model folder goes; default: model/ in --out")
+    parser.add_argument(
+        "--minutes", type=float, default=85.0, help="stop after this much training time (without --steps); 0: only publish"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=0, help="data-parallel processes; default: one per CPU core")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -99,7 +109,7 @@ def parse(arguments: list[str] | None = None) -> tuple[Plan, bool, Path | None]:
         copying_tail=options.copying_tail,
         decay_from=options.decay_from,
     )
-    return replace(plan, batches=1) if gpu else plan, options.resume, options.warm
+    return replace(plan, batches=1) if gpu else plan, options
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from typing import Any
 from agent_runtime.demo.shop import generate as shop
 from agent_runtime.demo.shop.copying import copy_tasks
 
-from .copying import lookups
+from .copying import comparisons, lookups
 from .network import Batch
-from .samples import Encoder, Sample, batches, collate, render_turn
+from .samples import CONTEXT_WEIGHT, Encoder, Sample, batches, collate, render_turn
 
 _MARKUP = re.compile(r"<[^>]*>")
 CHUNK = 192
@@ -61,7 +61,8 @@ class Stream:
             self._groups = self._chunk(self.position)
         group = self._groups[self.position.given]
         self.position = Position(self.position.chunk, self.position.given + 1, self.position.copying)
-        return collate(self._prefix, group, self._encoder.pad)
+        context = CONTEXT_WEIGHT if self.position.copying > 0.5 else 0.0
+        return collate(self._prefix, group, self._encoder.pad, context)
 
     def _chunk(self, position: Position) -> list[list[Sample]]:
         key = f"{self._seed}/{self._rank}/{position.chunk}"
@@ -90,9 +91,9 @@ def corpus(seed: int, n: int) -> Iterator[str]:
 
 
 def exercises(seed: int, n: int) -> Iterator[list[dict[str, Any]]]:
-    """Yield the messages of `n` copying tasks, two dense ones for each with a single answer."""
-    dense = n * 2 // 3
-    for task in lookups(seed, dense):
+    """Yield the messages of `n` exercises: look-ups, comparisons and the shop's copying tasks, a third each."""
+    third = n // 3
+    for task in (*lookups(seed, third), *comparisons(seed, third)):
         yield task["messages"]
-    for prompt, answer in copy_tasks(seed, n - dense):
+    for prompt, answer in copy_tasks(seed, n - 2 * third):
         yield [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]

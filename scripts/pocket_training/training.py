@@ -32,12 +32,12 @@ class Plan:
     muon_lr: float = 0.02
     adam_lr: float = 0.004
     warmup: int = 50
-    copying_steps: int = 300
+    copying_steps: int = 250
     """Steps at the start that see copying tasks only."""
-    copying_tail: float = 0.15
+    copying_tail: float = 0.2
     """Share of copying tasks after `copying_ramp` more steps."""
     copying_ramp: int = 300
-    decay_from: float = 0.4
+    decay_from: float = 0.5
     """Progress at which the learning rate starts its way down to zero."""
     save_minutes: float = 3.0
     log_every: int = 20

@@ -6,18 +6,17 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import torch
 from agent_runtime.demo.shop.generate import generate
 from agent_runtime.demo.shop.handwritten import handwritten_tasks
-from agent_runtime.demo.shop.instructions import INSTRUCTIONS
 from agent_runtime.demo.shop.judge import Task, judge
 from agent_runtime.demo.shop.store import Store
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from .prompts import tool_schemas
+from .decoding import LIMIT, Decoder
+from .network import Network
+from .prompts import system_text
+from .samples import Encoder
 
 MAX_TURNS = 8
 _CALL = re.compile(r"<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
@@ -31,7 +30,6 @@ class Boundary:
     call: str
     guess: str | None
     reasoned: bool
-    last_guess: str | None = None
 
 
 @dataclass(slots=True)
@@ -47,63 +45,61 @@ class Episode:
 
 
 class Player:
-    """Plays many tasks at once with greedy decoding, one `generate` per round of turns."""
+    """Plays many tasks side by side with greedy decoding in fp32."""
 
-    def __init__(self, folder: Path, batch: int = 50) -> None:
-        self.tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-        self.model = AutoModelForCausalLM.from_pretrained(folder).eval()
-        self._tools = tool_schemas()
+    def __init__(self, network: Network, encoder: Encoder, batch: int = 64) -> None:
+        self._network = network
+        self._encoder = encoder
         self._batch = batch
-        self._end = self.tokenizer.convert_tokens_to_ids("<|im_end|>")
-        self._close = self.tokenizer.convert_tokens_to_ids("</tool_call>")
+        self._stops = {encoder.end, encoder.call_end}
 
     def play(self, tasks: Sequence[Task], *, probe: bool = True) -> list[Episode]:
         """Play `tasks` to their ends; `probe` asks the speculator before every turn."""
-        episodes = []
+        return [
+            episode
+            for start in range(0, len(tasks), self._batch)
+            for episode in self._play(tasks[start : start + self._batch], probe)
+        ]
+
+    def _play(self, tasks: Sequence[Task], probe: bool) -> list[Episode]:
+        encode, end = self._encoder.encode, self._encoder.end
+        episodes, fresh = [], []
         for task in tasks:
             store = Store()
             task.start_world(store)
-            start = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": task.request}]
-            episodes.append(Episode(task, store, start))
+            episodes.append(Episode(task, store, [{"role": "user", "content": task.request}]))
+            fresh.append(encode(f"{system_text()}<|im_start|>user\n{task.request}<|im_end|>\n<|im_start|>assistant\n"))
+        decoder = Decoder(self._network, len(episodes))
         for _ in range(MAX_TURNS):
-            open_ = [episode for episode in episodes if episode.answer is None and not episode.trouble]
-            prompts = [self._render(episode.messages) for episode in open_]
-            texts = self._complete(prompts, self._end)
-            guesses = self._complete([prompt + "<|speculate|>" for prompt in prompts], self._close) if probe else texts
-            for episode, text, guess in zip(open_, texts, guesses, strict=True):
-                self._take(episode, text, guess)
+            guesses: list[list[int]] = [[] for _ in episodes]
+            if probe:
+                decoder.feed([row[:-1] for row in fresh])
+                fresh = [row[-1:] for row in fresh]
+                lengths = decoder.lengths
+                suffixed = [[*row, self._encoder.speculate] if row else [] for row in fresh]
+                guesses = decoder.complete(suffixed, self._stops, 90)
+                decoder.lengths = lengths
+            said = decoder.complete(fresh, {end}, 180)
+            fresh = [[] for _ in episodes]
+            for row, (episode, ids, guess) in enumerate(zip(episodes, said, guesses, strict=True)):
+                if not ids:
+                    continue
+                seen = len(episode.messages) + 1
+                self._take(episode, self._encoder.decode(ids), self._encoder.decode(guess))
+                if episode.answer is None and not episode.trouble:
+                    results = "".join(
+                        f"<|im_start|>tool\n{message['content']}<|im_end|>\n" for message in episode.messages[seen:]
+                    )
+                    # The last token of a turn is said but not yet fed.
+                    fresh[row] = [ids[-1], *encode(f"\n{results}<|im_start|>assistant\n")]
+                    if decoder.lengths[row] + len(fresh[row]) + 300 > LIMIT:
+                        episode.trouble, fresh[row] = "too long", []
+            if not any(fresh):
+                break
         for episode in episodes:
             if episode.answer is None and not episode.trouble:
                 episode.trouble = "no end"
         return episodes
-
-    def _render(self, messages: list[dict[str, Any]]) -> str:
-        text: str = self.tokenizer.apply_chat_template(
-            messages, tools=self._tools, tokenize=False, add_generation_prompt=True
-        )
-        return text
-
-    @torch.inference_mode()
-    def _complete(self, prompts: Sequence[str], stop: int) -> list[str]:
-        """Continue each prompt greedily up to and including `stop` or `<|im_end|>`."""
-        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
-        texts = [""] * len(prompts)
-        for start in range(0, len(order), self._batch):
-            part = order[start : start + self._batch]
-            inputs = self.tokenizer(
-                [prompts[index] for index in part], return_tensors="pt", padding=True, add_special_tokens=False
-            )
-            output = self.model.generate(
-                input_ids=inputs["input_ids"],
-                attention_mask=inputs["attention_mask"],
-                max_new_tokens=180,
-                do_sample=False,
-                eos_token_id=[self._end, stop],
-            )
-            for index, row in zip(part, output[:, inputs["input_ids"].shape[1] :], strict=True):
-                text = self.tokenizer.decode(row, skip_special_tokens=False)
-                texts[index] = text.replace("<|endoftext|>", "")
-        return texts
 
     def _take(self, episode: Episode, text: str, guess: str) -> None:
         body = text.removesuffix("<|im_end|>")
@@ -170,11 +166,13 @@ def test_tasks(seed: int, n: int) -> Iterator[Task]:
     yield from (Task.from_dict(task) for task in generate(seed, "test", n))
 
 
-def report(folder: Path, *, seed: int = 1, n: int = 300, show: int = 0) -> dict[str, Any]:
-    """Judge a model folder on `n` generated tasks and the thirty written by hand."""
-    player = Player(folder)
-    generated = player.play(list(test_tasks(seed, n)))
-    written = player.play(handwritten_tasks())
+def report(
+    network: Network, encoder: Encoder, *, seed: int = 1, n: int = 300, show: int = 0, probe: bool = True
+) -> dict[str, Any]:
+    """Judge a model on `n` generated tasks and the thirty written by hand; print `show` failed ones."""
+    player = Player(network, encoder)
+    generated = player.play(list(test_tasks(seed, n)), probe=probe)
+    written = player.play(handwritten_tasks(), probe=probe)
     groups = {
         "all": generated,
         "seen_phrasing": [e for e in generated if e.task.phrasing != "heldout"],
@@ -186,10 +184,11 @@ def report(folder: Path, *, seed: int = 1, n: int = 300, show: int = 0) -> dict[
     for episode in generated:
         kinds.setdefault(episode.task.kind, []).append(episode)
     result["by_kind"] = {kind: f"{score(part)[0]:.2f} of {len(part)}" for kind, part in sorted(kinds.items())}
-    result["speculator"] = hits([b for episode in generated for b in episode.boundaries])
+    if probe:
+        result["speculator"] = hits([b for episode in generated for b in episode.boundaries])
     for episode, reason in (score(generated)[1] + score(written)[1])[:show]:
         print(f"--- {episode.task.kind} ({episode.task.phrasing}): {reason}")
-        for message in episode.messages[1:]:
+        for message in episode.messages:
             shown = {key: value for key, value in message.items() if key not in ("role", "name") and value}
             print(f"  {message['role']}: {json.dumps(shown, ensure_ascii=False)[:600]}")
     return result

@@ -17,7 +17,7 @@ from .tokens import SPECULATE
 PROBE_EVERY = 16
 """Thinking tokens between two points where the speculator may be asked again."""
 CONTEXT_WEIGHT = 0.1
-"""Loss weight of tokens the model never writes itself (requests and tool results)."""
+"""Loss weight of tokens the model never writes itself (requests and tool results) while copying is learnt."""
 
 Message = dict[str, Any]
 
@@ -72,6 +72,7 @@ class Encoder:
         self.speculate = tokenizer.token_to_id(SPECULATE)
         self.end = tokenizer.token_to_id("<|im_end|>")
         self.think = tokenizer.token_to_id("<think>")
+        self.call_end = tokenizer.token_to_id("</tool_call>")
         self.think_end = tokenizer.token_to_id("</think>")
         self.pad = tokenizer.token_to_id("<|endoftext|>")
 
@@ -79,6 +80,11 @@ class Encoder:
         """Return the ids of a text whose control tokens are parsed."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, control tokens included."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
 
     def sample(self, messages: Sequence[Message], rng: random.Random | None, branches: int = 3) -> Sample:
         """Encode a conversation after its system message.
@@ -126,7 +132,7 @@ def width(sample: Sample) -> int:
     return len(sample.ids) + sum(len(branch.ids) for branch in sample.branches)
 
 
-def collate(prefix: Sequence[int], samples: Sequence[Sample], pad: int) -> Batch:
+def collate(prefix: Sequence[int], samples: Sequence[Sample], pad: int, context: float = 0.0) -> Batch:
     """Pad samples to one length; a branch sees its trajectory up to its point and itself, nothing sees a branch."""
     size, rows, length = len(prefix), len(samples), max(map(width, samples))
     ids = torch.full((rows, length), pad)
@@ -141,7 +147,7 @@ def collate(prefix: Sequence[int], samples: Sequence[Sample], pad: int) -> Batch
         ids[row, :count] = torch.tensor(sample.ids)
         targets[row, : count - 1] = ids[row, 1:count]
         written = torch.tensor(sample.written[1:])
-        weights[row, : count - 1] = torch.where(written, 1.0, CONTEXT_WEIGHT)
+        weights[row, : count - 1] = torch.where(written, 1.0, context)
         positions[row, :count] = torch.arange(size, size + count)
         mask[row, :count, size : size + count] = causal[:count, :count]
         at = count

@@ -5,7 +5,7 @@ Parameter names are those of `transformers.Qwen3ForCausalLM`, so a state dict mo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ class Shape:
     intermediate_size: int = 768
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-6
-    extra: dict[str, int] = field(default_factory=dict)
+    
 
     def config(self) -> Qwen3Config:
         """Return the configuration that ships with the weights."""
@@ -46,7 +46,7 @@ class Shape:
             tie_word_embeddings=True,
             attention_bias=False,
             architectures=["Qwen3ForCausalLM"],
-            **self.extra,
+
         )
 
 

@@ -1,14 +1,16 @@
-"""Writes the model folder in Hugging Face format from a checkpoint."""
+"""The model folder in Hugging Face format: written from a checkpoint, and read back for judging."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, Qwen3ForCausalLM
 
-from .network import Shape
+from .network import Network, Shape
+from .samples import Encoder
 from .tokens import save_tokenizer
 from .training import checkpoint
 
@@ -28,3 +30,11 @@ def publish(out: Path, folder: Path, shape: Shape = Shape()) -> None:
         do_sample=False, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id, max_new_tokens=256
     )
     model.save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)
+
+
+def read(folder: Path, shape: Shape = Shape()) -> tuple[Network, Encoder]:
+    """Read a model folder as the network that training uses, and its encoder."""
+    network = Network(shape)
+    network.load_state_dict(load_file(folder / "model.safetensors"))
+    return network.eval(), Encoder(Tokenizer.from_file(str(folder / "tokenizer.json")))
