@@ -40,9 +40,8 @@ class RunStream:
         self._live = live
         self._result: RunResult | None = None
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        async for event in self._live:
-            yield event
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self._live
 
     @property
     def result(self) -> RunResult:

@@ -13,7 +13,7 @@ HIGH_WATER = 256
 """Events that may wait before the run pauses."""
 
 
-class LiveEvents:
+class LiveEvents(AsyncIterator[Event]):
     """A queue between a run and its watcher: `put` never waits, `room` does.
 
     Only the run that is watched pauses; the model goes on serving others.
@@ -47,16 +47,19 @@ class LiveEvents:
         self._events.clear()
         self._wake()
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        while True:
-            while self._events:
-                event = self._events.popleft()
-                if len(self._events) == HIGH_WATER - 1:
-                    self._wake()
-                yield event
+    # An iterator rather than an async generator: one that is left early needs no closing, which trio would insist on.
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._events:
             if self._closed or self._detached:
-                return
+                raise StopAsyncIteration
             await self._changed.wait()
+        event = self._events.popleft()
+        if len(self._events) == HIGH_WATER - 1:
+            self._wake()
+        return event
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, anyio.Event()
