@@ -125,7 +125,8 @@ def database() -> Check:
         return Check("database", "ok", f"{url.render_as_string(hide_password=True)} (not tried)")
     path = Path(url.database)
     place = path if path.exists() else next(parent for parent in path.parents if parent.exists())
-    if not os.access(place, os.W_OK):
+    usable = path.is_file() if path.exists() else place.is_dir()
+    if not usable or not os.access(place, os.W_OK):
         return Check(
             "database", "broken", f"{path} can't be written", f"make {place} writable, or set AGENT_RUNTIME_DB"
         )

@@ -26,8 +26,8 @@ def run(
     task: Annotated[str | None, typer.Argument(metavar="TASK", help="What the agent is asked to do.")] = None,
     tasks: Annotated[Path | None, typer.Option(metavar="FILE", help="One task per line, instead of TASK.")] = None,
     concurrency: Annotated[int, typer.Option(metavar="N", min=1, help="Tasks of FILE that run together.")] = 1,
-    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Hub id, folder or GGUF file.")] = None,
-    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="auto, cuda or cpu.")] = None,
+    model: parameters.Model = None,
+    device: parameters.Device = "auto",
     speculate: Annotated[
         bool | None, typer.Option("--speculate/--no-speculate", help="Guess the next call and start it early.")
     ] = None,
@@ -47,10 +47,10 @@ def run(
         raise UsageError("give a TASK, or a file of them with --tasks")
     if task is not None and not task.strip():
         raise UsageError("the TASK is empty; say what the agent should do")
-    if device is not None and device not in ("auto", "cpu", "cuda") and not device.startswith("cuda:"):
+    if device not in ("auto", "cpu", "cuda") and not device.startswith("cuda:"):
         raise UsageError(f"unknown device '{device}'; use auto, cuda or cpu")
     before_torch()
-    options = Options(model=model, device=device, speculation=speculate, traces=db)
+    options = Options(model=model, device=None if device == "auto" else device, speculation=speculate, traces=db)
     found = load_target(target)
     if tasks is not None:
         from .batch import read_tasks, run_batch
