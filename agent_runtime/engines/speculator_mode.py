@@ -72,9 +72,7 @@ class SpeculatorMode:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False)) if text else ()
 
 
-def _declared(
-    tokenizer: PreTrainedTokenizerBase, declared: Mapping[str, Any], eos: int
-) -> tuple[tuple[int, ...], int]:
+def _declared(tokenizer: PreTrainedTokenizerBase, declared: Mapping[str, Any], eos: int) -> tuple[tuple[int, ...], int]:
     suffix, no_call = declared.get("suffix"), declared.get("no_call")
     ids = tuple(tokenizer.encode(suffix, add_special_tokens=False)) if isinstance(suffix, str) else ()
     known = tokenizer.get_added_vocab()

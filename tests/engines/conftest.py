@@ -11,11 +11,12 @@ import anyio
 import pytest
 import torch
 from agent_runtime.decoding.requests import Finished, Ready, RowRequest, Tokens
-from agent_runtime.engines.base import ToolSchema
-from agent_runtime.engines.local import LocalEngine
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
+
+from agent_runtime.engines.base import ToolSchema
+from agent_runtime.engines.local import LocalEngine
 
 logging.set_verbosity_error()
 logging.disable_progress_bar()
@@ -137,7 +138,9 @@ def folder(make_folder: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture
-def broken_folder(make_folder: Callable[..., Path], tmp_path: Path) -> Callable[[Callable[[dict[str, Any]], None]], Path]:
+def broken_folder(
+    make_folder: Callable[..., Path], tmp_path: Path
+) -> Callable[[Callable[[dict[str, Any]], None]], Path]:
     """Copy the folder with its tokenizer_config.json changed."""
 
     def copy(change: Callable[[dict[str, Any]], None]) -> Path:
@@ -160,7 +163,9 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 class PuppetRow:
     """A row that emits what it was told; the last item waits for `gate` if there is one."""
 
-    def __init__(self, request: RowRequest, steps: Sequence[Sequence[int]], reason: str, gate: anyio.Event | None) -> None:
+    def __init__(
+        self, request: RowRequest, steps: Sequence[Sequence[int]], reason: str, gate: anyio.Event | None
+    ) -> None:
         self.request = request
         self._steps = steps
         self._reason = reason

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+
 from agent_runtime import errors
 from agent_runtime.engines import gguf
 from agent_runtime.engines.local import LocalEngine

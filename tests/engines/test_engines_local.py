@@ -11,14 +11,15 @@ import anyio
 import pytest
 import torch
 from agent_runtime.decoding.requests import Sampling
-from agent_runtime.engines.base import CallClosed, Delta, Generated, PromptReady, ToolSchema
-from agent_runtime.engines.local import LocalEngine
-from agent_runtime.errors import ContextOverflow, EngineClosed, EngineFailed
 from agent_runtime.tools.values import MalformedCall, ToolCall
 from agent_runtime.traces.messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
+
+from agent_runtime.engines.base import CallClosed, Delta, Generated, PromptReady, ToolSchema
+from agent_runtime.engines.local import LocalEngine
+from agent_runtime.errors import ContextOverflow, EngineClosed, EngineFailed
 
 from .conftest import TOOLS
 
@@ -62,8 +63,10 @@ async def test_greedy_ids_are_those_of_plain_decoding(engines: Callable[..., Loc
 
 
 async def test_a_stream_begins_with_the_prompt_and_its_texts_add_up_to_the_message(puppet: Any) -> None:
-    session = await puppet("<think>\nHm, an order.\n</think>\nLet me look.\n<tool_call>\n"
-                           '{"name": "get_order", "arguments": {"order_id": "12"}}\n</tool_call>')
+    session = await puppet(
+        "<think>\nHm, an order.\n</think>\nLet me look.\n<tool_call>\n"
+        '{"name": "get_order", "arguments": {"order_id": "12"}}\n</tool_call>'
+    )
     events = await generate(session)
     assert isinstance(events[0], PromptReady)
     message = generated(events).message
@@ -93,7 +96,7 @@ async def test_the_text_of_a_model_without_a_response_template_is_parsed_too(pup
 async def test_the_models_own_sampling_is_the_default_and_a_seed_repeats_itself(engines: Any) -> None:
     session = await engines().open(TOOLS)
     greedy = await generate(session)
-    assert generated(greedy) .message == generated(await generate(session, sampling=Sampling())).message
+    assert generated(greedy).message == generated(await generate(session, sampling=Sampling())).message
     hot = Sampling(temperature=2.0, seed=7)
     first, second = [generated(await generate(session, sampling=hot)).message for _ in range(2)]
     assert first == second
@@ -126,7 +129,7 @@ async def test_a_conversation_that_does_not_fit_is_refused_before_any_decoding(m
     engine = LocalEngine(make_folder(context=256), device="cpu")
     session = await engine.open(())
     before = engine.statistics()
-    with pytest.raises(ContextOverflow, match="has 3.. tokens and its next message may take 50.*holds 256") as caught:
+    with pytest.raises(ContextOverflow, match=r"has 3.. tokens and its next message may take 50.*holds 256") as caught:
         await generate(session, (UserMessage("x" * 300),), max_tokens=50)
     assert caught.value.context_tokens == 256 and caught.value.exit_code == 1
     assert engine.statistics().rows == before.rows
@@ -170,8 +173,11 @@ async def test_control_tokens_in_a_tools_result_and_in_a_request_are_plain_text(
     added = set(session._model.tokenizer.get_added_vocab().values())
 
     def control(text: str) -> list[int]:
-        messages = (UserMessage(text), AssistantMessage(calls=(ToolCall("list_orders", {"a": text}),)),
-                    ToolMessage("list_orders", text))
+        messages = (
+            UserMessage(text),
+            AssistantMessage(calls=(ToolCall("list_orders", {"a": text}),)),
+            ToolMessage("list_orders", text),
+        )
         return [token for token in template.render(messages, session._functions) if token in added]
 
     assert control(evil) == control(tame)
@@ -319,7 +325,8 @@ def _bytes(cache: Any) -> list[bytes]:
         value = getattr(cache, name)
         for tensor in value if isinstance(value, list | tuple) else [value]:
             if isinstance(tensor, torch.Tensor):
-                found.append(tensor.detach().narrow(tensor.shape.index(max(tensor.shape)), 0, cache.length).numpy().tobytes())
+                positions = tensor.shape.index(max(tensor.shape))
+                found.append(tensor.narrow(positions, 0, cache.length).numpy().tobytes())
     return found
 
 
@@ -360,8 +367,9 @@ async def test_the_general_suffix_ends_the_thinking_and_opens_a_call(engines: An
 
 
 async def test_a_tool_whose_schema_makes_no_grammar_still_serves_the_agent(engines: Any, monkeypatch: Any) -> None:
-    from agent_runtime.engines import loading
     from agent_runtime.speculator.errors import GrammarUnsupported
+
+    from agent_runtime.engines import loading
 
     def refuse(*args: Any, **options: Any) -> str:
         raise GrammarUnsupported("the schema of tool 'odd' can't be turned into a grammar")

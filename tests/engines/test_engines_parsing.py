@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from agent_runtime.engines.detokenize import Detokenizer
-from agent_runtime.engines.formats import HERMES, TAGGED, built_in_prefix, built_in_template
-from agent_runtime.engines.parsing import MessageParser, Part, merged
 from agent_runtime.tools.values import MalformedCall, ToolCall
 from agent_runtime.traces.messages import AssistantMessage
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from agent_runtime.engines.detokenize import Detokenizer
+from agent_runtime.engines.formats import HERMES, TAGGED, built_in_prefix, built_in_template
+from agent_runtime.engines.parsing import MessageParser, Part, merged
 
 from .conftest import RESPONSE_TEMPLATE
 
@@ -39,7 +40,8 @@ TEXTS = {
     "thinking and a call": "<think>\nHm <b> 3 < 4.\n</think>\n" + call_text(order_id="A-1"),
     "a closing mark inside a string": call_text(note='say </tool_call> or "</tool_call>" \\ <think>', n=4),
     "two calls with text": "First.\n" + call_text("list_orders") + "\nthen\n" + call_text(order_id="ünï 😀") + "\nlast",
-    "broken JSON, then a call": '<tool_call>\n{"name": "get_order", "arguments": {"n": 4}\n</tool_call>\n' + call_text(),
+    "broken JSON, then a call": '<tool_call>\n{"name": "get_order", "arguments": {"n": 4}\n</tool_call>\n'
+    + call_text(),
     "a string that is never closed": '<tool_call>\n{"name": "get_order, "arguments": {}}\n</tool_call>\n' + call_text(),
     "no end": '<tool_call>\n{"name": "get_order", "arguments": {"n": 42}}',
     "fenced": 'Look:\n```json\n{"name": "get_order", "arguments": {"a": "``` }"}}\n```\nDone.',
@@ -86,8 +88,23 @@ def test_any_call_is_read_back_at_any_split(drawn: dict[str, Any], ascii_only: b
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.sampled_from([*'<>/{}[]":,\\\n` abn4', "<tool_call>", "</tool_call>", "<think>", "</think>",
-                                 '{"name": "get_order"', '"arguments": {', "```json\n"]), max_size=30))
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                *'<>/{}[]":,\\\n` abn4',
+                "<tool_call>",
+                "</tool_call>",
+                "<think>",
+                "</think>",
+                '{"name": "get_order"',
+                '"arguments": {',
+                "```json\n",
+            ]
+        ),
+        max_size=30,
+    )
+)
 def test_whatever_the_model_writes_the_parser_never_raises(pieces: list[str]) -> None:
     for options in ({}, {"bare": KNOWN, "template": HERMES, "prefix": built_in_prefix("<think>\n")}):
         assert parse(pieces, **options)[1] == parse(["".join(pieces)], **options)[1]
@@ -159,9 +176,15 @@ def test_thinking_that_the_prompt_opened_is_thinking() -> None:
 def test_tagged_calls_are_read_with_the_types_of_their_schema() -> None:
     template = built_in_template("... <function=x> ... <parameter=y> ...")
     assert template is TAGGED
-    text = "Hi\n<tool_call>\n<function=get_order>\n<parameter=n>\n4\n</parameter>\n<parameter=s>\na\nb\n</parameter>\n</function>\n</tool_call>"
-    tool = {"type": "function", "function": {"name": "get_order", "parameters": {"type": "object", "properties": {
-        "n": {"type": "integer"}, "s": {"type": "string"}}}}}
+    values = "<parameter=n>\n4\n</parameter>\n<parameter=s>\na\nb\n</parameter>"
+    text = f"Hi\n<tool_call>\n<function=get_order>\n{values}\n</function>\n</tool_call>"
+    tool = {
+        "type": "function",
+        "function": {
+            "name": "get_order",
+            "parameters": {"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}},
+        },
+    }
     message = parse([text], template=template, prefix=built_in_prefix(""), tools=[tool])[1]
     assert message == AssistantMessage("Hi", calls=(ToolCall("get_order", {"n": 4, "s": "a\nb"}),))
 

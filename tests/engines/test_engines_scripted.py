@@ -7,12 +7,13 @@ from typing import Any
 import anyio
 import pytest
 import trio
-from agent_runtime.engines.base import CallClosed, Delta, Generated, PromptReady
-from agent_runtime.engines.scripted import Break, Call, Probe, Say, ScriptedEngine, Think, Turn
-from agent_runtime.errors import EngineFailed
 from agent_runtime.tools.values import ToolCall
 from agent_runtime.traces.messages import AssistantMessage, UserMessage
 from trio.testing import MockClock
+
+from agent_runtime.engines.base import CallClosed, Delta, Generated, PromptReady
+from agent_runtime.engines.scripted import Break, Call, Probe, Say, ScriptedEngine, Think, Turn
+from agent_runtime.errors import EngineFailed
 
 TASK = (UserMessage("hi"),)
 LOOK = ToolCall("look", {"n": 1})

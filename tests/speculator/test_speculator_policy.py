@@ -1,0 +1,259 @@
+"""The policy's decisions follow the expected values, and nothing but the events seen."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from agent_runtime.speculator.errors import SpeculationInvalid
+from agent_runtime.speculator.estimates import Calibration, Recent
+from agent_runtime.speculator.policy import TURNS_TO_LEARN, TURNS_TO_RETRY, Policy, Speculation
+from agent_runtime.speculator.predictors import Guess, NoPredictor
+from agent_runtime.tools.limits import GuessLimits
+from agent_runtime.tools.values import (
+    CallDemanded,
+    CallFinished,
+    GuessEnded,
+    GuessProposed,
+    Outcome,
+    Prediction,
+    ToolCall,
+)
+from agent_runtime.traces.events import (
+    Event,
+    GenerationFinished,
+    ProbeFinished,
+    ProbeStarted,
+    TurnFinished,
+    TurnStarted,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+CALL = ToolCall("look", {"n": 1})
+
+
+def turn(
+    number: int = 0,
+    *,
+    generation: float = 100.0,
+    probe: float | None = 20.0,
+    placement: Any = "beside",
+    tool: float | None = 300.0,
+    hit: bool = True,
+    confidence: float = 0.9,
+    slowdown: float = 0.0,
+    pre_executable: bool = True,
+) -> list[Event]:
+    """The events of one turn; durations in milliseconds, `tool` None for a turn without a call."""
+    events: list[Event] = [TurnStarted(turn=number, at=0)]
+    if probe is not None:
+        events += [
+            ProbeStarted(turn=number, at=0, probe=0, position=0, placement=placement),
+            ProbeFinished(turn=number, at=0, probe=0, completed=True, call=CALL, probe_ms=probe),
+            GuessProposed(turn=number, at=0, guess=number, call=CALL, confidence=confidence, source="self"),
+        ]
+    if tool is not None:
+        events.append(CallDemanded(turn=number, at=0, index=0, call=CALL, pre_executable=pre_executable))
+    events.append(
+        GenerationFinished(
+            turn=number,
+            at=0,
+            thinking="",
+            text="",
+            calls=(CALL,) if tool is not None else (),
+            finish_reason="calls",
+            prompt_tokens=1,
+            completion_tokens=1,
+            thinking_tokens=0,
+            forwards=1,
+            generation_ms=generation,
+            slowdown_ms=slowdown,
+        )
+    )
+    if probe is not None:
+        ending = "adopted" if hit and tool is not None else "discarded"
+        events.append(
+            GuessEnded(turn=number, at=0, guess=number, ending=ending, tool="look", matched=ending == "adopted")  # type: ignore[arg-type]
+        )
+    if tool is not None:
+        outcome = Outcome("ok", "", 0.0, tool / 1000)
+        events.append(CallFinished(turn=number, at=0, index=0, tool="look", outcome=outcome))
+    events.append(TurnFinished(turn=number, at=0))
+    return events
+
+
+def learned(count: int = 20, **facts: Any) -> Policy:
+    policy = Policy(Speculation())
+    for number in range(count):
+        for event in turn(number, **facts):
+            policy.observe(event)
+    return policy
+
+
+def prediction(confidence: float = 0.9, name: str = "look") -> Prediction:
+    return Prediction(ToolCall(name), confidence, "self")
+
+
+def test_without_speculation_nothing_is_probed_or_started() -> None:
+    policy = Policy(None)
+    assert policy.placement() is None and policy.positions == ()
+    assert policy.refusal(prediction()) == "low_confidence"
+
+
+def test_it_begins_hopeful_so_that_it_learns() -> None:
+    policy = Policy(Speculation())
+    assert [policy.placement() for _ in range(3)] == ["beside"] * 3
+    assert policy.expected_ms("beside") == math.inf
+    assert policy.refusal(prediction()) is None
+    assert policy.worth_another(Guess(call=CALL, confidence=0.99), elapsed_ms=5.0)
+
+
+@pytest.mark.parametrize("placement", ["beside", "before"])
+def test_a_placement_that_was_asked_for_is_kept(placement: Any) -> None:
+    policy = Policy(Speculation(placement=placement))
+    for number in range(20):
+        for event in turn(number, hit=False, slowdown=50.0):
+            policy.observe(event)
+    assert policy.placement() == placement
+
+
+def test_expected_values_are_the_stated_formulas() -> None:
+    policy = learned(generation=100.0, probe=30.0, tool=60.0, slowdown=7.0)
+    q = policy.estimates.served_rate
+    assert q == 1.0
+    assert policy.expected_ms("beside") == pytest.approx(q * min(60.0, 100.0 - 30.0) - 7.0)
+    assert policy.expected_ms("before") == pytest.approx(q * min(60.0, 100.0) - (30.0 - 7.0))
+    assert policy.placement() == "beside"
+
+
+def test_where_the_probe_takes_the_whole_turn_it_runs_before() -> None:
+    policy = learned(generation=50.0, probe=45.0, slowdown=20.0, tool=300.0)
+    assert policy.expected_ms("beside") < policy.expected_ms("before")
+    assert policy.placement() == "before"
+
+
+def test_uneven_turns_are_judged_one_by_one_not_by_their_mean() -> None:
+    policy = Policy(Speculation())
+    for number in range(20):
+        for event in turn(number, generation=200.0 if number % 4 == 0 else 10.0, probe=60.0, slowdown=1.0):
+            policy.observe(event)
+    assert policy.estimates.generation.mean < 60.0  # type: ignore[operator]
+    assert policy.expected_ms("beside") == pytest.approx(0.25 * 140.0 - 1.0)
+
+
+def test_guessing_that_never_serves_stops_and_is_tried_again_now_and_then() -> None:
+    policy = learned(40, hit=False, slowdown=10.0, probe=60.0)
+    decisions = [policy.placement() for _ in range(2 * TURNS_TO_RETRY)]
+    assert decisions.count("beside") == 2 and decisions.count(None) == len(decisions) - 2
+
+
+def test_it_recovers_when_guesses_begin_to_serve() -> None:
+    policy = learned(40, hit=False, slowdown=5.0)
+    for number in range(40, 80):
+        for event in turn(number, slowdown=5.0):
+            policy.observe(event)
+    assert policy.placement() is not None
+
+
+def test_conversations_without_calls_are_not_probed_for_ever() -> None:
+    policy = learned(80, tool=None, slowdown=3.0)
+    policy.estimates.generation.add(50.0)  # there was a call once
+    policy.estimates.tool.add(0.5)
+    assert policy.placement() is None
+
+
+def test_tools_that_may_not_start_early_do_not_count_as_time_to_save() -> None:
+    policy = learned(tool=500.0, pre_executable=False, hit=False)
+    assert policy.estimates.tool.mean is None and policy.estimates.tools["look"].mean == 500.0
+
+
+def test_low_confidence_and_tools_that_take_no_time_are_not_started() -> None:
+    policy = learned(tool=0.2)
+    assert policy.refusal(prediction(0.3)) == "low_confidence"
+    assert policy.refusal(prediction(0.9)) == "not_worth_it"
+    assert policy.refusal(prediction(0.9, "never seen")) is None
+    assert learned(tool=50.0).refusal(prediction(0.9)) is None
+
+
+def test_another_probe_must_pay_for_itself() -> None:
+    sure, unsure = Guess(call=CALL, confidence=0.95), Guess(call=CALL, confidence=0.45)
+    policy = learned(generation=100.0, probe=20.0, tool=300.0, slowdown=10.0)
+    assert policy.worth_another(unsure, elapsed_ms=10.0) and policy.worth_another(None, elapsed_ms=10.0)
+    assert not policy.worth_another(sure, elapsed_ms=10.0)
+    assert not policy.worth_another(unsure, elapsed_ms=85.0)  # no lead is left
+    assert policy.worth_another(sure, elapsed_ms=1000.0)  # no turn was ever this long
+
+
+def test_runs_share_what_is_known_and_keep_their_turns_apart() -> None:
+    policy = Policy(Speculation())
+    runs = [policy.for_run() for _ in range(2)]
+    streams = [turn(0, generation=50.0, confidence=0.9), turn(0, generation=150.0, confidence=0.1, hit=False)]
+    for first, second in zip(*streams, strict=True):
+        runs[0].observe(first)
+        runs[1].observe(second)
+    assert policy.estimates.generation.mean == 100.0
+    assert list(policy.estimates.served) == [True, False]
+    assert policy.estimates.calibration.probability(0.9) > 0.9 > 0.1 > policy.estimates.calibration.probability(0.1)
+
+
+@given(st.lists(st.tuples(st.floats(1, 500), st.floats(1, 200), st.floats(0, 50), st.booleans()), max_size=30))
+def test_decisions_depend_on_the_events_alone(facts: list[tuple[float, float, float, bool]]) -> None:
+    def decisions() -> list[Any]:
+        policy, made = Policy(Speculation()), []
+        for number, (generation, probe, slowdown, hit) in enumerate(facts):
+            made.append(policy.placement())
+            for event in turn(number, generation=generation, probe=probe, slowdown=slowdown, hit=hit):
+                policy.observe(event)
+        return made
+
+    first = decisions()
+    assert first == decisions()
+    assert first[:TURNS_TO_LEARN] == ["beside"] * min(len(facts), TURNS_TO_LEARN)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=50), st.floats(0, 1))
+def test_calibrated_probabilities_stay_probabilities(seen: list[tuple[float, bool]], confidence: float) -> None:
+    calibration = Calibration()
+    assert calibration.probability(confidence) == pytest.approx(confidence)
+    for item in seen:
+        calibration.add(*item)
+    assert 0.0 <= calibration.probability(confidence) <= 1.0
+
+
+@given(st.lists(st.floats(0, 1000), min_size=1, max_size=80), st.floats(0, 1000), st.floats(0, 1000))
+def test_mean_leads_lie_between_nothing_and_the_tools_time(values: list[float], start: float, tool: float) -> None:
+    recent = Recent()
+    for value in values:
+        recent.add(value)
+    lead = recent.mean_lead(start=start, at_most=tool)
+    assert lead is not None and 0.0 <= lead <= tool + 1e-9
+    assert len(recent) <= 64 and Recent().mean_lead(start=0, at_most=1) is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("placement", "after"),
+        ("predictor", "other"),
+        ("min_confidence", 1.5),
+        ("max_probe_tokens", 0),
+        ("reprobe", (16, 16)),
+        ("reprobe", (0, 4)),
+        ("reprobe", (32, 16)),
+    ],
+)
+def test_settings_that_can_not_work_are_named(setting: str, value: Any) -> None:
+    with pytest.raises(SpeculationInvalid, match=setting):
+        Speculation(**{setting: value})
+
+
+def test_settings_are_a_value_and_plain_json_for_the_trace() -> None:
+    import json
+
+    settings = Speculation(predictor=NoPredictor(), allow_idempotent={"b", "a"}, limits=GuessLimits(in_flight=2))
+    plain = settings.to_json()
+    assert json.loads(json.dumps(plain)) == plain
+    assert (plain["predictor"], plain["allow_idempotent"], plain["limits"]["in_flight"]) == ("none", ["a", "b"], 2)
+    assert Speculation() == Speculation() and Speculation().to_json()["predictor"] == "self"

@@ -1,0 +1,190 @@
+"""Guessing during a turn: when probes run, what is handed over, and that nothing escapes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+import trio
+from agent_runtime.speculator.errors import ScriptExhausted
+from agent_runtime.speculator.policy import Policy, Speculation
+from agent_runtime.speculator.predictors import Guess, NoPredictor, Predictor, ScriptedPredictor, WrongPredictor
+from agent_runtime.speculator.self_predictor import SelfPredictor
+from agent_runtime.speculator.turn import Guessing, Progress, speculate, speculate_again
+from agent_runtime.tools.values import Prediction, ToolCall
+from agent_runtime.traces.events import Event, ProbeFinished, ProbeStarted
+from agent_runtime.traces.messages import UserMessage
+from trio.testing import MockClock
+
+from agent_runtime.engines.base import ProbeResult
+
+A, B = ToolCall("a", {"n": 1}), ToolCall("b")
+TASK = (UserMessage("hi"),)
+
+
+class Calls:
+    """Records what is handed to the dispatcher."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+
+    def propose(self, prediction: Prediction) -> int:
+        self.seen.append(("propose", prediction.call))
+        return len(self.seen)
+
+    def refuse(self, prediction: Prediction, reason: str) -> int:
+        self.seen.append(("refuse", prediction.call, reason))
+        return len(self.seen)
+
+    def late(self, prediction: Prediction) -> int:
+        self.seen.append(("late", prediction.call))
+        return len(self.seen)
+
+
+def guessing(predictor: Predictor, **settings: Any) -> tuple[Guessing, Calls, list[Event]]:
+    calls, events = Calls(), list[Event]()
+    made = Guessing(
+        turn=3,
+        messages=TASK,
+        predictor=predictor,
+        policy=Policy(Speculation(**settings)),
+        calls=calls,
+        progress=Progress(),
+        emit=events.append,
+        now=anyio.current_time,
+    )
+    return made, calls, events
+
+
+def virtual(function: Callable[[], Awaitable[None]]) -> None:
+    trio.run(function, clock=MockClock(autojump_threshold=0))
+
+
+@pytest.mark.anyio
+async def test_a_first_guess_is_proposed_and_told() -> None:
+    made, calls, events = guessing(ScriptedPredictor([Guess(call=A, confidence=0.8, tokens=5, co_decoded=True)]))
+    await speculate(made, "before")
+    assert calls.seen == [("propose", A)]
+    started, finished = events
+    assert isinstance(started, ProbeStarted) and isinstance(finished, ProbeFinished)
+    assert (started.turn, started.probe, started.position, started.placement) == (3, 0, 0, "before")
+    assert (finished.call, finished.confidence, finished.tokens, finished.co_decoded) == (A, 0.8, 5, True)
+    assert finished.completed and finished.source == "scripted"
+
+
+@pytest.mark.anyio
+async def test_before_asks_once_and_beside_asks_again_while_the_agent_thinks() -> None:
+    script = ScriptedPredictor([A, None, Guess(call=B, confidence=0.2), B])
+    made, calls, events = guessing(script)
+    async with anyio.create_task_group() as group:
+        group.start_soon(speculate, made, "beside")
+        for tokens in (5, 16, 40, 64, 80):
+            await anyio.wait_all_tasks_blocked()
+            made.progress.advance(tokens, thinking=True)
+    assert [position for _, position in script.asked] == [0, 16, 32, 64]
+    assert calls.seen == [("propose", A), ("refuse", B, "low_confidence"), ("propose", B)]
+    assert [event.probe for event in events if isinstance(event, ProbeStarted)] == [0, 1, 2, 3]
+    script.assert_complete()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("end", ["text", "demand"])
+async def test_no_further_probe_once_the_thinking_or_the_turn_is_over(end: str) -> None:
+    script = ScriptedPredictor([A, B])
+    made, calls, _ = guessing(script)
+    async with anyio.create_task_group() as group:
+        group.start_soon(speculate, made, "beside")
+        await anyio.wait_all_tasks_blocked()
+        made.progress.advance(9, thinking=True)
+        made.progress.advance(20, thinking=False) if end == "text" else made.progress.demand()
+    assert len(script.asked) == 1 and calls.seen == [("propose", A)]
+
+
+@pytest.mark.anyio
+async def test_a_guess_before_the_turn_can_be_followed_by_others_beside_it() -> None:
+    script = ScriptedPredictor([A, B])
+    made, calls, events = guessing(script, reprobe=(4,))
+    await speculate(made, "before")
+    made.progress.advance(4, thinking=True)
+    await speculate_again(made)
+    assert calls.seen == [("propose", A), ("propose", B)]
+    assert [event.placement for event in events if isinstance(event, ProbeStarted)] == ["before", "beside"]
+
+
+def test_a_prediction_that_comes_after_the_demand_is_late() -> None:
+    async def main() -> None:
+        made, calls, events = guessing(ScriptedPredictor([A], delay=2.0))
+        async with anyio.create_task_group() as group:
+            group.start_soon(speculate, made, "beside")
+            await anyio.sleep(1)
+            made.progress.demand()
+        assert calls.seen == [("late", A)]
+        assert isinstance(events[-1], ProbeFinished) and events[-1].probe_ms == pytest.approx(2000)
+
+    virtual(main)
+
+
+def test_a_cancelled_probe_is_told_as_not_completed_and_proposes_nothing() -> None:
+    async def main() -> None:
+        made, calls, events = guessing(ScriptedPredictor([A], delay=5.0))
+        with anyio.move_on_after(1):
+            await speculate(made, "beside")
+        assert calls.seen == []
+        assert isinstance(events[-1], ProbeFinished) and not events[-1].completed
+        assert (events[-1].at, events[-1].call) == (1, None)
+
+    virtual(main)
+
+
+@pytest.mark.anyio
+async def test_a_predictor_that_breaks_ends_guessing_for_the_turn_and_nothing_else(caplog: Any) -> None:
+    script = ScriptedPredictor([ValueError("boom"), A])
+    made, calls, events = guessing(script)
+    made.progress.advance(64, thinking=True)
+    with caplog.at_level(logging.WARNING, logger="agent_runtime"):
+        await speculate(made, "beside")
+    assert len(script.asked) == 1 and calls.seen == []
+    assert isinstance(events[-1], ProbeFinished) and not events[-1].completed
+    assert "boom" in caplog.text
+
+
+@pytest.mark.anyio
+async def test_no_call_and_an_answer_cut_off_are_no_predictions() -> None:
+    cut = Guess(call=None, confidence=0.0, completed=False)
+    made, calls, events = guessing(ScriptedPredictor([None, cut]), reprobe=(4,))
+    made.progress.advance(4, thinking=True)
+    await speculate(made, "beside")
+    assert calls.seen == []
+    assert [event.completed for event in events if isinstance(event, ProbeFinished)] == [True, False]
+
+
+@pytest.mark.anyio
+async def test_the_models_own_predictor_passes_questions_and_answers_through() -> None:
+    asked: list[Any] = []
+
+    class Session:
+        async def probe(self, messages: Any, *, position: int = 0, max_tokens: int) -> ProbeResult:
+            asked.append((messages, position, max_tokens))
+            return ProbeResult(call=A, confidence=0.7, tokens=9, bytes_copied=64, co_decoded=True)
+
+    predictor = SelfPredictor(Session(), max_tokens=33)
+    guess = await predictor.predict(TASK, position=16)
+    assert asked == [(TASK, 16, 33)] and predictor.source == "self"
+    assert guess == Guess(call=A, confidence=0.7, tokens=9, bytes_copied=64, co_decoded=True)
+
+
+@pytest.mark.anyio
+async def test_the_predictors_that_need_no_model() -> None:
+    assert (await NoPredictor().predict(TASK, position=0)).call is None
+    wrong = await WrongPredictor(A).predict(TASK, position=0)
+    assert (wrong.call, wrong.confidence) == (A, 1.0)
+    assert (await WrongPredictor().predict(TASK, position=0)).call is not None
+    scripted = ScriptedPredictor([A])
+    with pytest.raises(ScriptExhausted, match="0 of 1"):
+        scripted.assert_complete()
+    await scripted.predict(TASK, position=0)
+    with pytest.raises(ScriptExhausted, match="question 2 has no answer"):
+        await scripted.predict(TASK, position=0)
