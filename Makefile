@@ -3,7 +3,8 @@
 PYTHON ?= python3
 # The tested version. An open range would pull gigabytes of CUDA libraries where none is used.
 TORCH ?= torch==2.13.0
-TASK ?= My email is in your files, but I only know my order number: 1042. Where is it, and when will it arrive?
+TASK ?= My email is marta.haas@example.org. Where is my newest order?
+export TASK
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,7 +23,7 @@ help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/.installed ## Install and run the built-in agent on a task (TASK="..." for your own)
-	@$(BIN)/agent run shop "$(TASK)"
+	@$(BIN)/agent run shop "$$TASK"
 
 test: lint types imports ## Run every check: lint, types, import rule, tests (PYTEST="-k name" for some)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST)
