@@ -1,7 +1,8 @@
 """The agent's thinking: walks over rows that keep the best so far in sight.
 
-The model is small, so every comparison is written next to the two values it compares
-(``51 vs 84 lower``) and the running best is always the value after ``vs`` or the last one marked.
+The model is small, so a walk first names what is wanted, writes every comparison next to the two values it
+compares, and says in one word how they compare and in the next whether that wins: ``dearest: O-4821 51, O-1175
+84 vs 51 higher yes``. One word for both would have to know the values and a wish written far away at once.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ RULES = {
     "cheapest": Rule("total", False, "lower", "cheapest"),
     "dearest": Rule("total", True, "higher", "dearest"),
 }
+_OPPOSITE = {"later": "earlier", "earlier": "later", "lower": "higher", "higher": "lower"}
 CHEAPEST_PRODUCT = Rule("price", False, "lower", "cheapest")
 BEST_RATED = Rule("rating", True, "higher", "best")
 
@@ -51,13 +53,14 @@ def pick(rows: Iterable[Row], rule: Rule) -> tuple[str, str | None]:
             best = row
         else:
             wins = row.value > best.value if rule.maximum else row.value < best.value
-            step += f" vs {best.value} {rule.mark if wins else 'no'}"
+            verdict = f"{rule.mark} yes" if wins else f"{_OPPOSITE[rule.mark]} no"
+            step += f" vs {best.value} {'equal no' if row.value == best.value else verdict}"
             best = row if wins else best
         steps.append(step)
     walk = ", ".join(steps)
     if best is None:
-        return f"{walk}. none is left.", None
-    return f"{walk}. {rule.title} {best.label}.", best.label
+        return f"{rule.title}: {walk}. none is left.", None
+    return f"{rule.title}: {walk}. {best.label}.", best.label
 
 
 def select(rows: Sequence[tuple[str, str, bool]], verb: str) -> tuple[str, list[str]]:
