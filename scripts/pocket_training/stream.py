@@ -91,9 +91,9 @@ def corpus(seed: int, n: int) -> Iterator[str]:
 
 
 def exercises(seed: int, n: int) -> Iterator[list[dict[str, Any]]]:
-    """Yield the messages of `n` exercises: look-ups, comparisons and the shop's copying tasks, a third each."""
-    third = n // 3
-    for task in (*lookups(seed, third), *comparisons(seed, third)):
+    """Yield the messages of `n` exercises: half comparisons, a sixth look-ups, a third the shop's copying tasks."""
+    half, sixth = n // 2, n // 6
+    for task in (*comparisons(seed, half), *lookups(seed, sixth)):
         yield task["messages"]
-    for prompt, answer in copy_tasks(seed, n - 2 * third):
+    for prompt, answer in copy_tasks(seed, n - half - sixth):
         yield [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]

@@ -34,7 +34,7 @@ class Plan:
     warmup: int = 50
     copying_steps: int = 250
     """Steps at the start that see copying tasks only."""
-    copying_tail: float = 0.2
+    copying_tail: float = 0.25
     """Share of copying tasks after `copying_ramp` more steps."""
     copying_ramp: int = 300
     decay_from: float = 0.5
