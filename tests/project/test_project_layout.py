@@ -96,7 +96,8 @@ def test_nothing_is_left_unfinished_and_no_path_of_another_machine_is_named() ->
         if path.suffix in {".json", ".lock"}:  # a tokenizer's vocabulary may spell anything
             continue
         for number, line in enumerate(text.splitlines(), 1):
-            if any(word in line for word in UNFINISHED) or FOREIGN.search(line):
+            unfinished = any(word in line for word in UNFINISHED) and path.relative_to(ROOT).parts[0] != "tests"
+            if unfinished or FOREIGN.search(line):
                 found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}")
     assert not found
 
