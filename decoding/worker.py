@@ -202,8 +202,10 @@ class ModelWorker:
         self._store.clear()
 
     def _loop(self) -> None:
-        while not self._closing:
+        while True:
             self._bell.clear()
+            if self._closing:  # looked at after the bell is cleared: a `close` in between would ring unheard
+                return
             self._read_mail()
             planned = self._scheduler.schedule()
             for state, reason in self._scheduler.failed:

@@ -296,3 +296,24 @@ def test_threads_are_set_before_torch_loads_and_the_users_choice_wins() -> None:
             check=True,
         )
         assert output.stdout.split() == ["True", "PASSIVE"]
+
+
+def test_a_close_that_falls_between_two_steps_is_heard(qwen3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class LateBell(threading.Event):
+        """Lets a close arrive just before the bell is cleared."""
+
+        worker: ModelWorker | None = None
+
+        def clear(self) -> None:
+            if self.worker is not None:
+                self.worker._closing = True
+                self.set()
+            super().clear()
+
+    monkeypatch.setattr("agent_runtime.decoding.worker.threading.Event", LateBell)
+    worker = ModelWorker(qwen3)
+    monkeypatch.undo()
+    worker._bell.worker = worker  # type: ignore[attr-defined]
+    worker._bell.set()
+    worker._thread.join(timeout=30)
+    assert not worker._thread.is_alive()
