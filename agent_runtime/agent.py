@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
@@ -25,6 +26,7 @@ from agent_runtime.speculator.self_predictor import SelfPredictor
 from agent_runtime.speculator.settings import Speculation
 from agent_runtime.tools import Dispatcher, Gate, GuessLimits, Tool, as_tools, describe, load_catalogue
 from agent_runtime.traces import MemoryTrace, RunTrace, TraceStore
+from agent_runtime.traces.clock import under_virtual_clock
 from agent_runtime.traces.events import Event, RunStarted, RunStatus
 from agent_runtime.traces.messages import Message, SystemMessage, UserMessage
 
@@ -104,6 +106,7 @@ class Agent:
         self.engine, self._owns_engine = _engine(model, device)
         self._traces = traces
         self._store: TraceStore | None = None
+        self._store_lock = threading.Lock()
         self._policy = Policy(self.speculation)
         self.gate = _gate(self.speculation)
 
@@ -122,7 +125,7 @@ class Agent:
         Without `model` both share one engine, and without `speculation` also what guessing has learned so far.
         """
         other = copy.copy(self)
-        other._store = None
+        other._store, other._store_lock = None, threading.Lock()
         if tools is not None:
             other.tools = as_tools(tools, catalogue=self._catalogue)
         if sampling is not None:
@@ -147,6 +150,8 @@ class Agent:
 
         Raises:
             AgentRuntimeError: the run failed or met a limit; `error.result` holds what there is of it.
+            TracesError: the run can't be recorded.
+            Exception: what a hook raised.
         """
         async with self.stream(task) as stream:
             async for _ in stream:
@@ -172,11 +177,12 @@ class Agent:
         """Start a run and watch it: `async with agent.stream(task) as stream: async for event in stream: ...`.
 
         Leaving the context before the run's end cancels the run. A run that fails ends the iteration, and
-        `stream.result.error` says why.
+        `stream.result.error` says why. What the block itself raises comes out as it is.
 
         Raises:
             AgentRuntimeError: the run can't start, e.g. there is no such model.
             TracesError: the run can't be recorded, e.g. the database's folder can't be written.
+            ToolDefinitionError: a tool is synchronous and the clock is virtual, which no thread follows.
         """
         live = LiveEvents()
         async with AsyncExitStack() as opened:
@@ -185,17 +191,23 @@ class Agent:
             started = RunStarted(at=0.0, agent=self.name, model=self.engine.name, task=task, settings=self._settings())
             trace = await opened.enter_async_context(self._open_trace(started))
             stream = RunStream(trace.run_id, live)
+            run = self._new_run(started, session, trace, live)
+            raised: BaseException | None = None
             async with anyio.create_task_group() as background:
-                background.start_soon(self._drive, started, session, trace, stream)
+                background.start_soon(self._drive, run, started, stream)
                 try:
                     yield stream
+                except (Exception, KeyboardInterrupt, SystemExit) as error:
+                    raised = error  # kept from the task group, which would wrap it in an ExceptionGroup
                 finally:
                     live.detach()
                     if stream._result is None:
                         background.cancel_scope.cancel()
+            if raised is not None:
+                raise raised
 
-    async def _drive(self, started: RunStarted, session: Session, trace: RunTrace, stream: RunStream) -> None:
-        """Run the turn loop under a dispatcher and make the result of whatever comes of it."""
+    def _new_run(self, started: RunStarted, session: Session, trace: RunTrace, live: LiveEvents) -> Run:
+        """Return a run whose clock starts now."""
         zero = anyio.current_time()
         dispatcher = Dispatcher(
             self.tools,
@@ -208,6 +220,7 @@ class Agent:
             approve=self.hooks.approve,
             before_call=self.hooks.before_call,
             after_call=self.hooks.after_call,
+            worker_threads=not under_virtual_clock(),
         )
         run = Run(
             session=session,
@@ -215,19 +228,23 @@ class Agent:
             predictor=self._predictor(session),
             policy=self._policy.for_run(),
             trace=trace,
-            live=stream._live,
+            live=live,
             limits=self.limits,
             sampling=self.sampling,
             hooks=self.hooks,
             messages=self._opening(started.task),
             zero=zero,
         )
+        return run
+
+    async def _drive(self, run: Run, started: RunStarted, stream: RunStream) -> None:
+        """Run the turn loop under a dispatcher and make the result of whatever comes of it."""
         status: RunStatus = "failed"
         output = ""
         error: BaseException | None = None
         try:
             run.emit(started)
-            async with dispatcher:
+            async with run.dispatcher:
                 output = await run_turns(run)
             status = "done"
         except anyio.get_cancelled_exc_class() as cancelled:
@@ -260,13 +277,17 @@ class Agent:
         if isinstance(self._traces, TraceStore):
             store = self._traces
         else:
-            if self._store is None:
-                where = None if self._traces is True else self._traces
-                self._store = await anyio.to_thread.run_sync(TraceStore.open, where)
-            store = self._store
+            store = self._own_store() if under_virtual_clock() else await anyio.to_thread.run_sync(self._own_store)
         secrets = {tool.name: tool.secret_arguments for tool in self.tools if tool.secret_arguments}
         async with store.start_run(started, secrets=secrets) as writer:
             yield writer
+
+    def _own_store(self) -> TraceStore:
+        """Return the agent's store; runs that begin together, perhaps in several loops, open it once."""
+        with self._store_lock:
+            if self._store is None:
+                self._store = TraceStore.open(None if self._traces is True else self._traces)
+            return self._store
 
     def _settings(self) -> dict[str, Any]:
         return {

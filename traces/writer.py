@@ -5,7 +5,6 @@ Drivers that are asynchronous themselves are not used: cancelled at the wrong mo
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
+from .clock import under_virtual_clock
 from .errors import TracesError, WriterFailed
 from .events import STREAM_ONLY, Event, RunStarted
 from .recorder import RunRecorder
@@ -131,7 +131,7 @@ class RunWriter:
 
     async def __aenter__(self) -> Self:
         if self._inline is None:
-            self._inline = _under_virtual_clock()
+            self._inline = under_virtual_clock()
         if self._inline:
             self._recorder.begin(self._started)
             self._open = True
@@ -242,15 +242,3 @@ class RunWriter:
         if self._failure is not None:
             self._told = True
             raise WriterFailed(str(self._failure)) from self._failure
-
-
-def _under_virtual_clock() -> bool:
-    """Tell whether time is made up: then a worker thread would let timeouts pass while it works."""
-    testing = sys.modules.get("trio.testing")
-    if testing is None:
-        return False
-    try:
-        clock = sys.modules["trio"].lowlevel.current_clock()
-    except RuntimeError:  # not under trio
-        return False
-    return isinstance(clock, testing.MockClock)
