@@ -5,6 +5,7 @@ Everything is a function of the events seen, in order; nothing reads a clock.
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Literal
@@ -35,14 +36,13 @@ class Recent:
         """The moving average; None before the first value."""
         return sum(self._values) / len(self._values) if self._values else None
 
-    def mean_lead(self, *, start: float, at_most: float) -> float | None:
-        """Return the mean over the values t of min(at_most, max(0, t - start)); None before the first value."""
-        if not self._values:
-            return None
-        return sum(min(at_most, max(0.0, value - start)) for value in self._values) / len(self._values)
+    @property
+    def median(self) -> float | None:
+        """The middle of the recent values, which one stall of the machine doesn't move; None before the first."""
+        return statistics.median(self._values) if self._values else None
 
     def mean_lead_after(self, elapsed: float, *, start: float, at_most: float) -> float | None:
-        """Return `mean_lead` over the values above `elapsed`; None if there are none."""
+        """Return the mean of min(at_most, max(0, t - start)) over the values t above `elapsed`; None without any."""
         later = [value for value in self._values if value > elapsed]
         return sum(min(at_most, max(0.0, value - start)) for value in later) / len(later) if later else None
 
@@ -70,6 +70,30 @@ class Calibration:
         return min(BINS - 1, max(0, int(confidence * BINS)))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedTurn:
+    """What guessing did in one turn with a probe, and what it takes to tell what it would have done elsewhere."""
+
+    beside: bool
+    """Whether the first probe ran beside the agent."""
+    first_right: bool
+    """Whether the guess at the turn's start was the agent's call, sure enough, and of a tool that may start early."""
+    generation_ms: float
+    tool_ms: float
+    """Execution time of the turn's first call; 0 without one."""
+    saved_ms: float
+
+    def saved_beside_ms(self, probe_ms: float) -> float:
+        """Return what a probe beside the agent, `probe_ms` long, saved or would have saved."""
+        if self.beside:
+            return self.saved_ms
+        return min(self.tool_ms, max(0.0, self.generation_ms - probe_ms)) if self.first_right else self.saved_ms
+
+    def saved_before_ms(self) -> float:
+        """Return what a probe before the agent saved or would have saved: its lead is all of the agent's time."""
+        return min(self.tool_ms, self.generation_ms) if self.first_right else self.saved_ms
+
+
 @dataclass(slots=True)
 class Estimates:
     """All that a policy knows. Durations are milliseconds."""
@@ -87,12 +111,12 @@ class Estimates:
     tools: defaultdict[str, Recent] = field(default_factory=lambda: defaultdict(Recent))
     """T_tool by tool."""
     calibration: Calibration = field(default_factory=Calibration)
-    served: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    """Of the turns with a probe: whether a guess served the call (adopted or joined)."""
+    turns: deque[ProbedTurn] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    """The recent turns with a probe."""
     idle: int = 0
     """Turns in a row without a probe, by choice."""
 
     @property
     def served_rate(self) -> float:
         """Share of probed turns whose call a guess served; starts at 1 and counts that as one turn."""
-        return (sum(self.served) + 1) / (len(self.served) + 1)
+        return (sum(turn.saved_ms > 0 or turn.first_right for turn in self.turns) + 1) / (len(self.turns) + 1)

@@ -1,13 +1,16 @@
 """Whether guessing is worth it: when to probe, when to probe again, and which predictions to start.
 
-By expected value, in milliseconds of the run's time, from what earlier turns showed. With q the share of probed turns
-whose call a guess served, T_gen the time to the agent's call, T_tool that of tools that may be pre-executed:
+By expected value, in milliseconds of the run's time, from what the recent turns with a probe showed, each judged by
+itself: a turn that thinks leaves much lead but is guessed less often, one that calls at once the other way round, so a
+product of means would be wrong.
 
-    beside   q * E[min(T_tool, max(0, T_gen - T_probe))] - slowdown
-    before   q * E[min(T_tool, T_gen)] - T_probe          (the agent waits for the probe, so the lead is all of T_gen)
+    beside   mean(what guessing saved beside the agent) - slowdown
+    before   mean(min(T_tool, T_gen) where the first guess was right) - T_probe    (the agent waits for the probe)
     none     0
 
-E is over the recent turns, since the lead is uneven: a turn that thinks has much, one that calls at once has none.
+A turn that was probed in the one place tells what the other would have saved: the first guess is the same in both, and
+beside the agent it leads by T_gen - T_probe. Costs are medians: one stall of the machine says nothing of the next turn.
+
 A further probe in the same turn must pay its slowdown by the chance that the guess which stands is wrong. A prediction
 is started when its tool's expected saving exceeds what starting a guess costs. What isn't known yet is taken to be
 favourable, so that it gets known; the answers depend on nothing but the events seen so far.
@@ -16,6 +19,7 @@ favourable, so that it gets known; the answers depend on nothing but the events 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
 from agent_runtime.tools.values import (
@@ -36,13 +40,13 @@ from agent_runtime.traces.events import (
     TurnStarted,
 )
 
-from .estimates import Estimates
+from .estimates import Estimates, ProbedTurn
 from .predictors import Guess
 from .settings import Speculation
 
 __all__ = ["Policy", "Speculation"]
 
-TURNS_TO_LEARN = 4
+TURNS_TO_LEARN = 8
 """Probed turns before the expected values are trusted."""
 TURNS_TO_RETRY = 16
 """Turns without a probe after which one is probed again, since tools and tasks change."""
@@ -63,9 +67,7 @@ class Policy:
         self.estimates = estimates or Estimates()
         self._confidences: dict[int, float] = {}
         self._probes: dict[int, ProbePlacement] = {}
-        self._placements: set[ProbePlacement] = set()
-        self._served = False
-        self._early = True  # whether the turn's first call may be pre-executed
+        self._turn = _Turn()
 
     def for_run(self) -> Policy:
         """Return a policy with the same settings and knowledge, for a run that goes on at the same time."""
@@ -85,7 +87,7 @@ class Policy:
             return None
         if settings.placement != "auto":
             return settings.placement
-        if len(known.served) < TURNS_TO_LEARN:
+        if len(known.turns) < TURNS_TO_LEARN:
             return "beside"
         beside, before = self.expected_ms("beside"), self.expected_ms("before")
         if max(beside, before) > 0:
@@ -96,15 +98,18 @@ class Policy:
 
     def expected_ms(self, placement: Literal["beside", "before"]) -> float:
         """Return what a probe there is expected to save in a turn; infinite while that is unknown."""
-        known = self.estimates
-        lead = known.generation.mean_lead(start=self._lead_starts_ms(placement), at_most=self._tool_ms())
-        gain = known.served_rate * (math.inf if lead is None else lead)
-        return gain - (self._slowdown_ms() if placement == "beside" else self._probe_ms("before"))
+        turns = self.estimates.turns
+        if not turns:
+            return math.inf
+        if placement == "before":
+            return sum(turn.saved_before_ms() for turn in turns) / len(turns) - self._probe_ms("before")
+        probe_ms = self._probe_ms("beside")
+        return sum(turn.saved_beside_ms(probe_ms) for turn in turns) / len(turns) - self._slowdown_ms()
 
     def worth_another(self, standing: Guess | None, *, elapsed_ms: float) -> bool:
         """Tell whether another probe is worth it, `elapsed_ms` into a turn that still thinks, given what stands."""
         known = self.estimates
-        if len(known.served) < TURNS_TO_LEARN:
+        if len(known.turns) < TURNS_TO_LEARN:
             return True
         lead = known.generation.mean_lead_after(
             elapsed_ms, start=elapsed_ms + self._probe_ms("beside"), at_most=self._tool_ms()
@@ -125,63 +130,94 @@ class Policy:
         expected = known.calibration.probability(prediction.confidence) * tool
         return "not_worth_it" if expected <= START_COST_MS else None
 
-    def _lead_starts_ms(self, placement: Literal["beside", "before"]) -> float:
-        """Return how long after the start of the agent's decoding the guess can start."""
-        return self._probe_ms("beside") if placement == "beside" else 0.0
-
     def _tool_ms(self) -> float:
         mean = self.estimates.tool.mean
         return math.inf if mean is None else mean
 
     def _slowdown_ms(self) -> float:
-        return self.estimates.slowdown.mean or 0.0
+        return self.estimates.slowdown.median or 0.0
 
     def _probe_ms(self, placement: Literal["beside", "before"]) -> float:
         """Return T_probe there. Alone, a probe is quicker by about what it costs the agent beside it."""
         known = self.estimates.probe
-        if (mean := known[placement].mean) is not None:
-            return mean
+        if (median := known[placement].median) is not None:
+            return median
         if placement == "beside":
-            return known["before"].mean or 0.0
-        return max(0.0, (known["beside"].mean or 0.0) - self._slowdown_ms())
+            return known["before"].median or 0.0
+        return max(0.0, (known["beside"].median or 0.0) - self._slowdown_ms())
 
     # --- learning ---------------------------------------------------------------------------------------------
 
     def observe(self, event: Event) -> None:
         """Learn from an event of the run; give it every event, in order."""
-        known = self.estimates
+        known, turn = self.estimates, self._turn
         match event:
             case TurnStarted():
-                self._placements = set()
-                self._served, self._early = False, True
+                self._turn = _Turn()
             case ProbeStarted():
                 self._probes[event.probe] = event.placement
-                self._placements.add(event.placement)
+                turn.placement = turn.placement or event.placement
             case ProbeFinished():
                 placement = self._probes.pop(event.probe, None)
                 if placement is not None and event.completed:
                     known.probe[placement].add(event.probe_ms)
             case GenerationFinished():
+                turn.generation_ms = event.generation_ms
                 if event.calls:
                     known.generation.add(event.generation_ms)
-                if "beside" in self._placements:
+                if turn.placement == "beside":
                     known.slowdown.add(event.slowdown_ms)
             case GuessProposed():
                 self._confidences[event.guess] = event.confidence
+                turn.first = turn.first or event
             case GuessEnded():
                 confidence = self._confidences.pop(event.guess, None)
-                self._served |= event.ending in ("adopted", "joined")
+                turn.saved_ms += event.saved_ms
                 if confidence is not None and event.ending not in ("cancelled", "late"):
                     known.calibration.add(confidence, event.matched)
             case CallDemanded(index=0):
-                self._early = event.pre_executable
+                turn.early = event.pre_executable
+                turn.first_right = self._is_right(turn.first, event)
             case CallFinished():
+                milliseconds = event.outcome.seconds * 1000
+                if event.index == 0:
+                    turn.tool_ms = milliseconds
                 if event.outcome.status == "ok":
-                    known.tools[event.tool].add(event.outcome.seconds * 1000)
-                    if event.index == 0 and self._early:
-                        known.tool.add(event.outcome.seconds * 1000)
+                    known.tools[event.tool].add(milliseconds)
+                    if event.index == 0 and turn.early:
+                        known.tool.add(milliseconds)
             case TurnFinished():
-                if self._placements:
-                    known.served.append(self._served)
+                if turn.placement is not None:
+                    known.turns.append(turn.as_probed())
             case _:
                 pass
+
+    def _is_right(self, guess: GuessProposed | None, demand: CallDemanded) -> bool:
+        """Tell whether the turn's first guess could have served the call, had it been in time."""
+        if guess is None or self._settings is None or not demand.pre_executable:
+            return False
+        sure = guess.confidence >= self._settings.min_confidence
+        return sure and guess.call.canonical() == demand.call.canonical()
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What was seen of the turn that goes on."""
+
+    placement: ProbePlacement | None = None
+    first: GuessProposed | None = None
+    first_right: bool = False
+    early: bool = True
+    """Whether the first call may be pre-executed."""
+    generation_ms: float = 0.0
+    tool_ms: float = 0.0
+    saved_ms: float = 0.0
+
+    def as_probed(self) -> ProbedTurn:
+        return ProbedTurn(
+            beside=self.placement == "beside",
+            first_right=self.first_right,
+            generation_ms=self.generation_ms,
+            tool_ms=self.tool_ms,
+            saved_ms=self.saved_ms,
+        )

@@ -49,10 +49,11 @@ def turn(
     """The events of one turn; durations in milliseconds, `tool` None for a turn without a call."""
     events: list[Event] = [TurnStarted(turn=number, at=0)]
     if probe is not None:
+        guess = CALL if hit else ToolCall("look", {"n": 2})
         events += [
             ProbeStarted(turn=number, at=0, probe=0, position=0, placement=placement),
-            ProbeFinished(turn=number, at=0, probe=0, completed=True, call=CALL, probe_ms=probe),
-            GuessProposed(turn=number, at=0, guess=number, call=CALL, confidence=confidence, source="self"),
+            ProbeFinished(turn=number, at=0, probe=0, completed=True, call=guess, probe_ms=probe),
+            GuessProposed(turn=number, at=0, guess=number, call=guess, confidence=confidence, source="self"),
         ]
     if tool is not None:
         events.append(CallDemanded(turn=number, at=0, index=0, call=CALL, pre_executable=pre_executable))
@@ -73,9 +74,19 @@ def turn(
         )
     )
     if probe is not None:
-        ending = "adopted" if hit and tool is not None else "discarded"
+        served = hit and tool is not None and pre_executable
+        lead = generation if placement == "before" else max(0.0, generation - probe)
         events.append(
-            GuessEnded(turn=number, at=0, guess=number, ending=ending, tool="look", matched=ending == "adopted")  # type: ignore[arg-type]
+            GuessEnded(
+                turn=number,
+                at=0,
+                guess=number,
+                ending="adopted" if served else "discarded",
+                tool="look",
+                matched=hit and tool is not None,
+                lead_ms=lead if served else 0.0,
+                saved_ms=min(lead, tool or 0.0) if served else 0.0,
+            )
         )
     if tool is not None:
         outcome = Outcome("ok", "", 0.0, tool / 1000)
@@ -121,10 +132,31 @@ def test_a_placement_that_was_asked_for_is_kept(placement: Any) -> None:
 
 def test_expected_values_are_the_stated_formulas() -> None:
     policy = learned(generation=100.0, probe=30.0, tool=60.0, slowdown=7.0)
-    q = policy.estimates.served_rate
-    assert q == 1.0
-    assert policy.expected_ms("beside") == pytest.approx(q * min(60.0, 100.0 - 30.0) - 7.0)
-    assert policy.expected_ms("before") == pytest.approx(q * min(60.0, 100.0) - (30.0 - 7.0))
+    assert policy.expected_ms("beside") == pytest.approx(min(60.0, 100.0 - 30.0) - 7.0)
+    assert policy.expected_ms("before") == pytest.approx(min(60.0, 100.0) - (30.0 - 7.0))
+    assert policy.placement() == "beside"
+
+
+def test_turns_probed_before_the_agent_tell_what_a_probe_beside_it_would_have_saved() -> None:
+    policy = learned(generation=100.0, probe=30.0, tool=90.0, placement="before")
+    assert policy.expected_ms("before") == pytest.approx(90.0 - 30.0)
+    assert policy.expected_ms("beside") == pytest.approx(min(90.0, 100.0 - 30.0))
+
+
+def test_leads_count_only_where_the_guess_was_right() -> None:
+    policy = Policy(Speculation())
+    for number in range(20):
+        thinks = number % 2 == 0
+        for event in turn(number, generation=200.0 if thinks else 20.0, probe=15.0, hit=not thinks, slowdown=1.0):
+            policy.observe(event)
+    assert policy.expected_ms("beside") == pytest.approx(0.5 * (20.0 - 15.0) - 1.0)
+    assert policy.expected_ms("before") == pytest.approx(0.5 * 20.0 - (15.0 - 1.0))
+
+
+def test_one_stall_of_the_machine_does_not_stop_the_guessing() -> None:
+    policy = learned(generation=100.0, probe=20.0, slowdown=2.0, tool=60.0)
+    for event in turn(99, generation=9000.0, probe=4000.0, slowdown=5000.0, hit=False):
+        policy.observe(event)
     assert policy.placement() == "beside"
 
 
@@ -194,7 +226,7 @@ def test_runs_share_what_is_known_and_keep_their_turns_apart() -> None:
         runs[0].observe(first)
         runs[1].observe(second)
     assert policy.estimates.generation.mean == 100.0
-    assert list(policy.estimates.served) == [True, False]
+    assert [turn.first_right for turn in policy.estimates.turns] == [True, False]
     assert policy.estimates.calibration.probability(0.9) > 0.9 > 0.1 > policy.estimates.calibration.probability(0.1)
 
 
@@ -227,9 +259,9 @@ def test_mean_leads_lie_between_nothing_and_the_tools_time(values: list[float], 
     recent = Recent()
     for value in values:
         recent.add(value)
-    lead = recent.mean_lead(start=start, at_most=tool)
+    lead = recent.mean_lead_after(-1.0, start=start, at_most=tool)
     assert lead is not None and 0.0 <= lead <= tool + 1e-9
-    assert len(recent) <= 64 and Recent().mean_lead(start=0, at_most=1) is None
+    assert len(recent) <= 64 and Recent().mean_lead_after(0, start=0, at_most=1) is None
 
 
 @pytest.mark.parametrize(
