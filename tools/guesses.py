@@ -41,6 +41,8 @@ class Guess:
         self.write: Write | None = None
         self.stamp = 0
         self.outdated = False
+        self.promoted = False
+        """Whether a demanded call waits for it."""
         self.cancel_reason = ""
         self.done = anyio.Event()
         self.ending: Ending | None = None
@@ -128,7 +130,7 @@ class Guesses:
         if self.wasted_seconds >= limits.wasted_seconds:
             return "wasted_seconds_budget"
         slot = wiring.shared.of(tool).try_guess(
-            contract, threaded=not tool.is_async, preempt=partial(self._stop, guess, "preempted")
+            contract, threaded=not tool.is_async, preempt=partial(self._preempt, guess)
         )
         if isinstance(slot, str):
             return slot
@@ -161,6 +163,7 @@ class Guesses:
     def promote(self, guess: Guess) -> None:
         """Treat the guess as a demanded call from now on: nothing pre-empts it, its timeout starts again."""
         assert guess.slot is not None and guess.execution is not None
+        guess.promoted = True
         guess.slot.promote()
         if guess.executed:
             guess.execution.restart_timeout()
@@ -240,6 +243,11 @@ class Guesses:
         if guess.execution is not None and guess.execution.outcome is None and not guess.execution.cancelled:
             guess.cancel_reason = reason
             guess.execution.cancel()
+
+    def _preempt(self, guess: Guess) -> None:
+        # Another loop's call asks through this loop's queue: the guess may have been joined in the meantime.
+        if not guess.promoted:
+            self._stop(guess, "preempted")
 
     def _tool_ended(self, guess: Guess, loop: LoopHandle | None) -> None:
         """Give back what the tool held; called in its thread if it has one."""

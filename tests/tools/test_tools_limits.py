@@ -3,12 +3,15 @@
 import threading
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import pytest
 from agent_runtime.tools import (
     CallFinished,
     CallStarted,
     Gate,
     GuessLimits,
+    GuessStarted,
     SharedLimits,
     ToolFailure,
     tool,
@@ -155,6 +158,46 @@ def test_a_joined_guess_is_not_pre_empted(virtual, make_rig, guess, call):
         assert log == ["a", "b"]
 
     virtual(main)
+
+
+def test_a_pre_emption_from_another_loop_that_arrives_after_the_join_comes_too_late(make_rig, guess, call):
+    finish, shared = threading.Event(), SharedLimits()
+    asked_for_the_slot = threading.Event()
+
+    @tool(effect="read", max_concurrency=1)
+    async def single(key: str) -> str:
+        while key == "a" and not finish.is_set():
+            await anyio.lowlevel.checkpoint()
+        return key
+
+    async def other_loop():
+        async with make_rig([single], shared=shared).running() as two:
+            turn = two.turn()
+            turn.demand(call("single", key="b"))
+            while not shared.of(single)._waiting:
+                await anyio.lowlevel.checkpoint()
+            asked_for_the_slot.set()
+            await turn.commit()
+
+    async def main():
+        async with make_rig([single], shared=shared).running() as one:
+            turn = one.turn()
+            turn.propose(guess("single", key="a"))
+            while not one.of(GuessStarted):
+                await anyio.lowlevel.checkpoint()
+            thread = threading.Thread(target=anyio.run, args=[other_loop])
+            thread.start()
+            assert asked_for_the_slot.wait(10)  # this loop stands still: what the other asks of it waits in its queue
+            turn.demand(call("single", key="a"))
+            for _ in range(10):
+                await anyio.lowlevel.checkpoint()
+            finish.set()
+            await turn.commit()
+            await anyio.to_thread.run_sync(thread.join)
+        assert one.endings == [("joined", None)]
+        assert not one.of(CallStarted)
+
+    anyio.run(main)
 
 
 def test_a_guess_does_not_start_where_calls_wait_for_a_slot(virtual, make_rig, guess, call):
