@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .network import Network, rotate
+from .network import Layer, Network, rotate
 
 LIMIT = 1024
 
@@ -19,6 +20,7 @@ class Decoder:
     def __init__(self, network: Network, rows: int, limit: int = LIMIT) -> None:
         shape = network.shape
         self._network = network
+        self._layers = cast("list[Layer]", list(network.model.layers))
         self._keys, self._values = (
             torch.zeros(shape.layers, rows, shape.kv_heads, limit, shape.head_dim) for _ in range(2)
         )
@@ -36,7 +38,7 @@ class Decoder:
         positions = positions.clamp_max(self._keys.shape[3] - 1)
         mask = torch.arange(max(width, int(positions.max()) + 1)) <= positions[:, None, :, None]
         x = self._network.model.embed_tokens(ids)
-        for index, layer in enumerate(self._network.model.layers):
+        for index, layer in enumerate(self._layers):
             x = x + self._attend(index, layer.input_layernorm(x), positions, mask)
             x = x + layer.mlp(layer.post_attention_layernorm(x))
         last = torch.tensor([max(len(row) - 1, 0) for row in new])
@@ -44,7 +46,7 @@ class Decoder:
         return F.linear(hidden, self._network.model.embed_tokens.weight)
 
     def _attend(self, index: int, x: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        attention = self._network.model.layers[index].self_attn
+        attention = self._layers[index].self_attn
         rows, count, _ = x.shape
         where = torch.arange(rows)[:, None], slice(None), positions
         cos, sin = (table[positions].unsqueeze(2) for table in (self._network.cos, self._network.sin))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+
 from agent_runtime.demo.shop.generate import generate
 
 from .network import Network
@@ -32,7 +33,13 @@ class Forced(NamedTuple):
 
 @torch.inference_mode()
 def forced(
-    network: Network, encoder: Encoder, prefix: Sequence[int], *, seed: int = 7, n: int = 64, split: Any = "test"
+    network: Network,
+    encoder: Encoder,
+    prefix: Sequence[int],
+    *,
+    seed: int = 7,
+    n: int = 64,
+    split: Any = "test",
 ) -> Forced:
     """Score `n` trajectories of `split` teacher-forced, in fp32."""
     tasks = list(generate(seed, split, n))

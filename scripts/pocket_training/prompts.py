@@ -37,6 +37,7 @@ def tool_schemas() -> list[dict[str, Any]]:
 def system_text() -> str:
     """Return the rendered system block."""
     tools = " ".join(
-        f"{tool['function']['name']}({', '.join(tool['function']['parameters']['properties'])})" for tool in tool_schemas()
+        f"{tool['function']['name']}({', '.join(tool['function']['parameters']['properties'])})"
+        for tool in tool_schemas()
     )
     return f"<|im_start|>system\n{INSTRUCTIONS}\ntools: {tools}<|im_end|>\n"

@@ -51,8 +51,9 @@ class Sample:
 
 def render_call(function: dict[str, Any]) -> str:
     """Return a call as the chat template writes it."""
+    name = json.dumps(function["name"], ensure_ascii=False)
     arguments = json.dumps(function["arguments"], ensure_ascii=False)
-    return f'<tool_call>\n{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": {arguments}}}\n</tool_call>'
+    return f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
 
 
 def render_turn(message: Message) -> str:
@@ -69,12 +70,18 @@ class Encoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self.speculate = tokenizer.token_to_id(SPECULATE)
-        self.end = tokenizer.token_to_id("<|im_end|>")
-        self.think = tokenizer.token_to_id("<think>")
-        self.call_end = tokenizer.token_to_id("</tool_call>")
-        self.think_end = tokenizer.token_to_id("</think>")
-        self.pad = tokenizer.token_to_id("<|endoftext|>")
+        self.speculate = self._id(SPECULATE)
+        self.end = self._id("<|im_end|>")
+        self.think = self._id("<think>")
+        self.think_end = self._id("</think>")
+        self.call_end = self._id("</tool_call>")
+        self.pad = self._id("<|endoftext|>")
+
+    def _id(self, token: str) -> int:
+        found = self._tokenizer.token_to_id(token)
+        if found is None:
+            raise ValueError(f"the tokenizer has no token {token}; train it with pocket_training.tokens")
+        return int(found)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text whose control tokens are parsed."""

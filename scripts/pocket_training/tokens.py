@@ -28,7 +28,11 @@ RESPONSE_TEMPLATE: dict[str, Any] = {
     "defaults": {"role": "assistant"},
     "start_anchor": "<|im_start|>assistant\n",
     "fields": {
-        "reasoning_content": {"open_pattern": r"<think>\n?", "close_pattern": r"\n?</think>\n?", "content": "text"},
+        "reasoning_content": {
+            "open_pattern": r"<think>\n?",
+            "close_pattern": r"\n?</think>\n?",
+            "content": "text",
+        },
         "tool_calls": {
             "open_pattern": r"\n?<tool_call>",
             "close": "</tool_call>",
@@ -45,7 +49,10 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Token
     """Train a byte-level BPE whose merges never cross the border of a word, a digit or a newline."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(PIECES), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

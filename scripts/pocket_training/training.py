@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class Plan:
     log_every: int = 20
     workers: int = 1
     device: str = "cpu"
-    shape: Shape = Shape()
+    shape: Shape = field(default_factory=Shape)
 
     def rate(self, step: int, progress: float) -> float:
         """Return the learning rate as a fraction of its peak."""
@@ -91,7 +91,13 @@ class Trainer:
                 loss, right = self.network.loss(batch, torch.bfloat16)
             loss.backward()
             sums += torch.tensor(
-                [float(loss.detach()), float(batch.weights.sum()), float(right.sum()), right.numel(), batch.ids.numel()],
+                [
+                    float(loss.detach()),
+                    float(batch.weights.sum()),
+                    float(right.sum()),
+                    right.numel(),
+                    batch.ids.numel(),
+                ],
                 dtype=torch.float64,
             )
         self._reduce(sums)

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils.chat_parsing import ResponseParser
+
 from agent_runtime.demo import pocket
 from agent_runtime.demo.shop.generate import generate
 from agent_runtime.demo.shop.instructions import INSTRUCTIONS
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
-from transformers.utils.chat_parsing import ResponseParser
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
@@ -41,7 +42,9 @@ def conversation(task: dict[str, Any]) -> list[dict[str, Any]]:
 
 def render(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, Any]], prompt: bool = False) -> str:
     return str(
-        tokenizer.apply_chat_template(messages, tools=tool_schemas(), tokenize=False, add_generation_prompt=prompt)
+        tokenizer.apply_chat_template(
+            messages, tools=tool_schemas(), tokenize=False, add_generation_prompt=prompt
+        )
     )
 
 
@@ -53,7 +56,9 @@ def test_the_folder_is_small_and_of_a_known_architecture(model: Any) -> None:
     assert model.config.max_position_embeddings == 2048
 
 
-def test_the_special_tokens_are_those_the_configurations_name(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
+def test_the_special_tokens_are_those_the_configurations_name(
+    tokenizer: PreTrainedTokenizerBase, model: Any
+) -> None:
     assert tokenizer.eos_token == "<|im_end|>" and tokenizer.pad_token == "<|endoftext|>"
     assert model.generation_config.eos_token_id == model.config.eos_token_id == tokenizer.eos_token_id
     assert model.config.vocab_size == len(tokenizer)
@@ -62,7 +67,9 @@ def test_the_special_tokens_are_those_the_configurations_name(tokenizer: PreTrai
     assert kept == "<think>\na\n</think>\n<tool_call>\n{}\n</tool_call>"
 
 
-def test_the_speculator_is_declared_in_the_tokenizer_configuration(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_the_speculator_is_declared_in_the_tokenizer_configuration(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
     declared = {"suffix": "<|speculate|>", "no_call": "<|im_end|>"}
     assert json.loads((FOLDER / "tokenizer_config.json").read_text())["speculator"] == declared
     assert tokenizer.init_kwargs["speculator"] == declared
@@ -106,7 +113,10 @@ def test_arguments_may_be_text_and_calls_may_carry_ids(tokenizer: PreTrainedToke
         for call in (plain, text)
     ]
     assert rendered[0] == rendered[1]
-    assert '{"name": "place_order", "arguments": {"customer_id": "C-101", "product_id": "P-202", "quantity": 2}}' in rendered[0]
+    assert (
+        '{"name": "place_order", "arguments": {"customer_id": "C-101", "product_id": "P-202", "quantity": 2}}'
+        in rendered[0]
+    )
 
 
 def test_the_library_parses_a_response_in_one_piece_and_streamed(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -116,7 +126,11 @@ def test_the_library_parses_a_response_in_one_piece_and_streamed(tokenizer: PreT
             if message["role"] != "assistant":
                 continue
             prefix, said = render(tokenizer, messages[:index], prompt=True), render_turn(message)
-            expected = {key: message[key] for key in ("reasoning_content", "content", "tool_calls") if message.get(key)}
+            expected = {
+                key: message[key]
+                for key in ("reasoning_content", "content", "tool_calls")
+                if message.get(key)
+            }
             parsed = tokenizer.parse_response(said, prefix=prefix)
             assert {key: value for key, value in parsed.items() if key != "role"} == expected
             stream = ResponseParser(tokenizer.response_template, prefix=prefix)
