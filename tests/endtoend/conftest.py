@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,19 +86,3 @@ def pocket() -> Path:
     if not (POCKET / "model.safetensors").exists():
         pytest.skip("the demo's weights are not there: make pocket")
     return POCKET
-
-
-@asynccontextmanager
-async def shop_world(name: str, world: Any, **settings: Any) -> AsyncIterator[Any]:
-    """Hold a shop with one world open; yields its backend and a client."""
-    from agent_runtime.demo.shop.backend import ShopBackend
-
-    async with ShopBackend(**settings) as backend:
-        backend.add_world(name, world)
-        async with backend.client(name) as client:
-            yield backend, client
-
-
-@pytest.fixture
-def shop() -> Any:
-    return shop_world
