@@ -56,7 +56,7 @@ class RunRecord:
     phrasing: str
     mode: str
     position: int
-    """Whether this mode was measured first (0), second, ... for its task."""
+    """Whether this mode came first (0), second, ... in its round."""
     status: str
     output: str
     error: str | None

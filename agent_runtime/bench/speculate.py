@@ -91,7 +91,8 @@ async def bench_speculate(
         speculation: How to guess; None takes the agent's own way.
         also: Further modes by name, which run with the others but don't enter the report.
         traces: Where the runs are recorded; nowhere by default.
-        on_records: Called with the records of each task (or group of them) as soon as it is measured.
+        on_records: Called with the records of each run (or group of them) as soon as it is measured. A task's runs
+            come apart.
 
     Raises:
         UsageError: the target offers no tasks, or an argument can't be used.
