@@ -38,8 +38,8 @@ class Scheduler:
         self.align_chunks = align_chunks
         self.waiting: list[RowState] = []
         self.running: list[RowState] = []
-        self.failed: list[tuple[RowState, KvBudgetExceeded]] = []
-        """Rows that can never fit; the worker collects them."""
+        self.failed: list[tuple[RowState, Exception]] = []
+        """Rows that can never fit, or whose cache could not be made; the worker collects them."""
         self.at_rest: list[RowState] = []
         """Running rows that have nothing to read or decode; the worker ends them."""
         self._turn = 0
@@ -120,8 +120,12 @@ class Scheduler:
             # Making room may have taken the source away.
             source = self.store.find(row, self.running)
             self.waiting.remove(row)
+            try:
+                self.store.take(row, source, len(row.tokens) + self._room(row))
+            except Exception as error:  # e.g. the device is out of memory: that ends this row, not the thread
+                self.failed.append((row, error))
+                continue
             self.running.append(row)
-            self.store.take(row, source, len(row.tokens) + self._room(row))
 
     def _room(self, row: RowState) -> int:
         left = row.request.max_new_tokens - (len(row.tokens) - row.prompt_tokens)

@@ -208,8 +208,8 @@ class ModelWorker:
                 return
             self._read_mail()
             planned = self._scheduler.schedule()
-            for state, reason in self._scheduler.failed:
-                state.row.fail(reason)
+            for state, error in self._scheduler.failed:
+                self._blame(state.row, error)
             self._scheduler.failed.clear()
             # A prompt may have been cached already, and nothing asked for beyond it.
             changed = self._announce(self._scheduler.at_rest)

@@ -161,6 +161,23 @@ async def test_an_error_in_the_forward_ends_the_row_at_fault_only(qwen3: Any) ->
             assert results[name] == plain_greedy(qwen3, list(request(start).prompt), 9)
 
 
+async def test_a_cache_that_cannot_be_made_ends_its_row_only(qwen3: Any) -> None:
+    with ModelWorker(qwen3) as worker:
+        executor: Any = worker._executor
+        new_cache = executor.new_cache
+
+        def scarce(tokens: int) -> Any:
+            if tokens > 500:
+                raise MemoryError("no room on the device")
+            return new_cache(tokens)
+
+        executor.new_cache = scarce
+        with pytest.raises(RowFailed, match="MemoryError: no room on the device"):
+            await collect(worker, request(1, length=300, count=300))
+        assert worker.statistics().rows_running == worker.statistics().rows_waiting == 0
+        assert (await collect(worker, request(4, count=9))).ids == plain_greedy(qwen3, list(request(4).prompt), 9)
+
+
 async def test_closing_ends_every_row_and_joins_the_thread(qwen3: Any) -> None:
     worker = ModelWorker(qwen3)
     gate = Gate(worker)
