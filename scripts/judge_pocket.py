@@ -21,9 +21,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--show", type=int, default=0, help="print this many failures first")
     parser.add_argument("--no-probe", action="store_true", help="leave the speculator out")
-    parser.add_argument(
-        "--forced", action="store_true", help="score turns on the oracle's history instead of playing"
-    )
+    parser.add_argument("--forced", action="store_true", help="score turns on the oracle's history instead of playing")
     options = parser.parse_args()
     torch.set_num_threads(1)
     network, encoder = read(options.folder)

@@ -72,9 +72,7 @@ def work(rank: int, plan: Plan, resume: bool, warm: Path | None, port: int) -> N
 def parse(arguments: list[str] | None = None) -> tuple[Plan, argparse.Namespace]:
     """Return the plan and the options beside it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--out", type=Path, default=Path("build/pocket"), help="folder of checkpoints, log and model"
-    )
+    parser.add_argument("--out", type=Path, default=Path("build/pocket"), help="folder of checkpoints, log and model")
     parser.add_argument("--steps", type=int, default=0, help="stop after this many steps")
     parser.add_argument("--publish", type=Path, help="where the model folder goes; default: model/ in --out")
     parser.add_argument(
@@ -84,16 +82,12 @@ def parse(arguments: list[str] | None = None) -> tuple[Plan, argparse.Namespace]
         help="stop after this much training time (without --steps); 0: only publish",
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--workers", type=int, default=0, help="data-parallel processes; default: one per CPU core"
-    )
+    parser.add_argument("--workers", type=int, default=0, help="data-parallel processes; default: one per CPU core")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     parser.add_argument("--from", dest="warm", type=Path, help="a checkpoint whose weights to start from")
     parser.add_argument("--batches", type=int, default=2, help="batches per worker and step")
-    parser.add_argument(
-        "--budget", type=int, default=0, help="tokens per batch; default: 4096, on a GPU 32768"
-    )
+    parser.add_argument("--budget", type=int, default=0, help="tokens per batch; default: 4096, on a GPU 32768")
     parser.add_argument("--muon-lr", type=float, default=Plan.muon_lr)
     parser.add_argument("--adam-lr", type=float, default=Plan.adam_lr)
     parser.add_argument("--copying-steps", type=int, default=Plan.copying_steps)

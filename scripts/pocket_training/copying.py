@@ -40,13 +40,8 @@ def comparisons(seed: int, n: int) -> Iterator[dict[str, Any]]:
         for _ in range(rng.randint(3, 5)):
             rule = rng.choice(rules)
             values = _values(rule.field, rng, names, rng.randint(2, 6))
-            labels = [
-                names.order_id() if rule.field in ("date", "total") else names.identifier("P", 3)
-                for _ in values
-            ]
-            thinking, _ = pick(
-                [Row(label, "", value) for label, value in zip(labels, values, strict=True)], rule
-            )
+            labels = [names.order_id() if rule.field in ("date", "total") else names.identifier("P", 3) for _ in values]
+            thinking, _ = pick([Row(label, "", value) for label, value in zip(labels, values, strict=True)], rule)
             listed = ", ".join(f"{label} {value}" for label, value in zip(labels, values, strict=True))
             asked.append(f"{rule.title}: {listed}")
             answers.append(thinking)

@@ -68,9 +68,7 @@ class Player:
             store = Store()
             task.start_world(store)
             episodes.append(Episode(task, store, [{"role": "user", "content": task.request}]))
-            fresh.append(
-                encode(f"{system_text()}<|im_start|>user\n{task.request}<|im_end|>\n<|im_start|>assistant\n")
-            )
+            fresh.append(encode(f"{system_text()}<|im_start|>user\n{task.request}<|im_end|>\n<|im_start|>assistant\n"))
         decoder = Decoder(self._network, len(episodes))
         for _ in range(MAX_TURNS):
             guesses: list[list[int]] = [[] for _ in episodes]
@@ -90,8 +88,7 @@ class Player:
                 self._take(episode, self._encoder.decode(ids), self._encoder.decode(guess))
                 if episode.answer is None and not episode.trouble:
                     results = "".join(
-                        f"<|im_start|>tool\n{message['content']}<|im_end|>\n"
-                        for message in episode.messages[seen:]
+                        f"<|im_start|>tool\n{message['content']}<|im_end|>\n" for message in episode.messages[seen:]
                     )
                     # The last token of a turn is said but not yet fed.
                     fresh[row] = [ids[-1], *encode(f"\n{results}<|im_start|>assistant\n")]

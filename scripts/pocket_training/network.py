@@ -95,17 +95,13 @@ class Attention(nn.Module):
         """Attend; ``x``: [P + B*L, width] flat, ``mask``: [B, 1, L, P + L]."""
         batch, _, length, _ = mask.shape
         q = rotate(self.q_norm(self.q_proj(x).view(-1, self.heads, self.head_dim)), cos, sin).to(mask.dtype)
-        k = rotate(self.k_norm(self.k_proj(x).view(-1, self.kv_heads, self.head_dim)), cos, sin).to(
-            mask.dtype
-        )
+        k = rotate(self.k_norm(self.k_proj(x).view(-1, self.kv_heads, self.head_dim)), cos, sin).to(mask.dtype)
         v = self.v_proj(x).view(-1, self.kv_heads, self.head_dim).to(mask.dtype)
         if self.kv_heads != self.heads:
             k = k.repeat_interleave(self.heads // self.kv_heads, dim=1)
             v = v.repeat_interleave(self.heads // self.kv_heads, dim=1)
         (q0, q1), (k0, k1), (v0, v1) = ((t[:prefix], t[prefix:]) for t in (q, k, v))
-        first = F.scaled_dot_product_attention(
-            *(t.transpose(0, 1)[None] for t in (q0, k0, v0)), is_causal=True
-        )
+        first = F.scaled_dot_product_attention(*(t.transpose(0, 1)[None] for t in (q0, k0, v0)), is_causal=True)
         queries = q1.view(batch, length, self.heads, self.head_dim).transpose(1, 2)
         keys, values = (
             torch.cat(

@@ -12,6 +12,7 @@ import torch
 from tokenizers import Tokenizer
 
 from .network import Batch
+from .renaming import word_parts
 from .tokens import SPECULATE
 
 PROBE_EVERY = 16
@@ -70,6 +71,7 @@ class Encoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self.word_parts = word_parts(tokenizer)
         self.speculate = self._id(SPECULATE)
         self.end = self._id("<|im_end|>")
         self.think = self._id("<think>")

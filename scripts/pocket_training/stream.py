@@ -13,9 +13,12 @@ from agent_runtime.demo.shop.copying import copy_tasks
 
 from .copying import comparisons, lookups
 from .network import Batch
+from .renaming import rename
 from .samples import CONTEXT_WEIGHT, Encoder, Sample, batches, collate, render_turn
 
 _MARKUP = re.compile(r"<[^>]*>")
+RENAMED = 0.5
+"""Share of the samples whose names and brands are replaced by words of random parts."""
 CHUNK = 192
 """Trajectories drawn, sorted by length and grouped at a time."""
 
@@ -70,8 +73,11 @@ class Stream:
         copies = round(CHUNK * position.copying)
         seed = rng.getrandbits(48)
         drawn = [
-            *exercises(seed, copies),
-            *(task["messages"] for task in shop.generate(seed, "train", CHUNK - copies)),
+            rename(messages, self._encoder.word_parts, rng) if rng.random() < RENAMED else messages
+            for messages in (
+                *exercises(seed, copies),
+                *(task["messages"] for task in shop.generate(seed, "train", CHUNK - copies)),
+            )
         ]
         samples = [self._encoder.sample(messages, rng) for messages in drawn]
         groups = list(batches(samples, self._budget))
