@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from agent_runtime.engines.base import Engine, Session, ToolSchema
-from agent_runtime.errors import AgentRuntimeError, LimitExceeded, UsageError
+from agent_runtime.errors import AgentRuntimeError, LimitExceeded, RunFailed, UsageError
 from agent_runtime.hooks import Hooks
 from agent_runtime.limits import Limits
 from agent_runtime.live import LiveEvents
@@ -247,8 +247,9 @@ class Agent:
             async with run.dispatcher:
                 output = await run_turns(run)
             status = "done"
-        except anyio.get_cancelled_exc_class() as cancelled:
-            status, error = "cancelled", cancelled
+        except anyio.get_cancelled_exc_class():
+            # The event loops' own words for it name scopes and addresses, and differ from one loop to the other.
+            status, error = "cancelled", RunFailed("the run was cancelled before it ended")
             raise
         except Exception as raised:
             error = _innermost(raised)

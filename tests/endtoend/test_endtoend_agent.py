@@ -9,7 +9,7 @@ from agent_runtime.tools import ToolCall
 from agent_runtime.tools.errors import ToolDefinitionError
 from agent_runtime.traces import TraceStore
 
-from agent_runtime import Agent, ScriptedEngine, tool
+from agent_runtime import Agent, RunFailed, ScriptedEngine, tool
 from agent_runtime.engines.scripted import Say
 
 
@@ -23,6 +23,16 @@ async def test_an_error_of_the_streams_block_comes_out_unwrapped_and_ends_the_ru
                     break
             raise ZeroDivisionError("my own")
     assert stream.result.status == ("done" if at_the_end else "cancelled")
+
+
+@pytest.mark.anyio
+async def test_a_cancelled_run_says_so_in_words_that_do_not_depend_on_the_event_loop(scripted):
+    async with scripted(Say("one", delay=600)).stream("go") as stream:
+        async for _ in stream:
+            break
+    result = stream.result
+    assert result.events[-1].error == str(result.error) == "the run was cancelled before it ended"
+    assert isinstance(result.error, RunFailed) and result.to_json()["error"] == str(result.error)
 
 
 @pytest.mark.anyio
