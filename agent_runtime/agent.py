@@ -287,7 +287,8 @@ class Agent:
         """Return the agent's store; runs that begin together, perhaps in several loops, open it once."""
         with self._store_lock:
             if self._store is None:
-                self._store = TraceStore.open(None if self._traces is True else self._traces)
+                where = self._traces
+                self._store = TraceStore.open(where if isinstance(where, str | Path) else None)
             return self._store
 
     def _settings(self) -> dict[str, Any]:

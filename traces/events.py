@@ -119,7 +119,8 @@ class ProbeFinished:
 class GenerationFinished:
     """The model's message of a turn is complete.
 
-    `generation_ms` is from the turn's start to here; `slowdown_ms` the extra decode time caused by probe rows.
+    `generation_ms` is from the start of the agent's own generation to here, so a probe that it waited for is left out;
+    `slowdown_ms` the extra decode time caused by probe rows.
     `forwards` counts forward passes in which the agent's row took part after prefill.
     """
 
