@@ -202,6 +202,7 @@ class ModelWorker:
         self._store.clear()
 
     def _loop(self) -> None:
+        began = time.perf_counter()
         while True:
             self._bell.clear()
             if self._closing:  # looked at after the bell is cleared: a `close` in between would ring unheard
@@ -209,6 +210,7 @@ class ModelWorker:
             self._read_mail()
             planned = self._scheduler.schedule()
             for state, error in self._scheduler.failed:
+                self._meter.settle(state)
                 self._blame(state.row, error)
             self._scheduler.failed.clear()
             # A prompt may have been cached already, and nothing asked for beyond it.
@@ -217,10 +219,15 @@ class ModelWorker:
                 if not changed:
                     self._flush()
                     self._bell.wait()
+                began = time.perf_counter()
                 continue
             if any(not part.row.is_ready for part in planned):
                 self._flush()  # this step takes longer than a token
             logits = self._run(planned)
+            # From forward to forward: what grammars, forks and choosing take between them is part of a step's price.
+            ended = time.perf_counter()
+            self._meter.add([part.row for part in planned], [part.count for part in planned], ended - began)
+            began = ended
             self._postprocess(planned, logits)
 
     def _flush(self) -> None:
@@ -266,7 +273,6 @@ class ModelWorker:
         else:
             groups = self._executor.partition(blocks)
         results: list[Tensor | Exception] = [torch.empty(0)] * len(blocks)
-        started = time.perf_counter()
         for group in groups:
             for index, result in zip(group, self._forward([blocks[index] for index in group]), strict=True):
                 results[index] = result
@@ -279,8 +285,6 @@ class ModelWorker:
                     self._counts.prefilled_tokens += planned[index].count
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        seconds = time.perf_counter() - started
-        self._meter.add([part.row for part in planned], [part.count for part in planned], seconds)
         return results
 
     def _forward(self, blocks: list[Block]) -> Sequence[Tensor | Exception]:

@@ -6,10 +6,12 @@ import asyncio
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
+import torch
 from agent_runtime.decoding.errors import RowFailed, WorkerStopped
 from agent_runtime.decoding.requests import Finished, Ready, RowRequest, Tokens
 from agent_runtime.decoding.row import BUFFERED_EVENTS
@@ -295,6 +297,46 @@ def test_slowdown_is_what_background_rows_add_to_a_step() -> None:
     meter.add([probe], [1], 9.0)
     assert meter.settle(agent) == pytest.approx(3.5)
     assert meter.settle(agent) == 0.0 == meter.settle(probe)
+
+
+class Unhurried:
+    """A constraint that allows everything and takes a second of a made-up clock for each mask."""
+
+    def __init__(self, clock: list[float]) -> None:
+        self.clock = clock
+
+    def allowed(self) -> Any:
+        self.clock[0] += 1.0
+        return torch.ones(VOCAB, dtype=torch.bool)
+
+    def forced(self) -> list[int]:
+        return []
+
+    def advance(self, token: int) -> None: ...
+
+    def rollback(self, count: int) -> None: ...
+
+    def finished(self) -> bool:
+        return False
+
+
+async def test_what_a_probes_grammar_takes_between_forwards_is_slowdown_too(qwen3: Any, monkeypatch: Any) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("agent_runtime.decoding.worker.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    with ModelWorker(qwen3) as worker:
+        executor: Any = worker._executor
+        forward = executor.forward
+
+        def timed(blocks: Any) -> Any:
+            clock[0] += 1.0
+            return forward(blocks)
+
+        executor.forward = timed
+        probe = request(1, count=6, owner="a", background=True, constraint=Unhurried(clock))
+        async with anyio.create_task_group() as group:
+            group.start_soon(collect, worker, probe)
+            agent = await collect(worker, request(1, count=300, owner="a"))
+        assert 3.0 <= agent.finished.slowdown_s <= 7.0  # six masks; forwards cost the same with the probe and without
 
 
 def test_threads_are_set_before_torch_loads_and_the_users_choice_wins() -> None:
