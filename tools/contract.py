@@ -45,7 +45,7 @@ class Contract:
     rate: float | None = None
     """Calls per second, over all runs of the process; None = no bound."""
     cost: float = 0.0
-    """What one call costs, in the unit that the speculator's policy weighs."""
+    """What one call costs, in a unit of the author's own; recorded and shown, not yet weighed by the built-in policy."""
     requires_approval: ApprovalRule = False
     sequential: bool = False
     """A barrier: no other call of the turn runs beside it."""

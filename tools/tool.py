@@ -223,7 +223,7 @@ def tool(
         timeout: Seconds one execution may take.
         max_concurrency: Executions at the same time, over all runs of the process.
         rate: Calls per second, over all runs of the process.
-        cost: What one call costs; policies weigh it.
+        cost: What one call costs, in a unit of your own; recorded and shown.
         requires_approval: A person must approve each call, or those for which the function of its validated
             arguments returns True.
         sequential: No other call of a turn runs beside it.
