@@ -45,7 +45,7 @@ class Contract:
     rate: float | None = None
     """Calls per second, over all runs of the process; None = no bound."""
     cost: float = 0.0
-    """What one call costs, in a unit of the author's own; recorded and shown, not yet weighed by the built-in policy."""
+    """What one call costs, in a unit of your own; recorded and shown; the built-in policy doesn't weigh it."""
     requires_approval: ApprovalRule = False
     sequential: bool = False
     """A barrier: no other call of the turn runs beside it."""
