@@ -9,24 +9,31 @@ AgentRuntimeError               exit code 1
 ├── EngineFailed                1   the model, or what runs it, broke
 │   ├── ContextOverflow         1   a conversation does not fit the model's context
 │   └── EngineClosed            1   the engine was closed while it was needed
-└── LimitExceeded               3   a run used up its turns, calls or tokens
+├── LimitExceeded               3   a run used up its turns, calls or tokens
+├── ToolsError                      of the tools room, e.g. a tool that can't be described to a model
+├── TracesError                     of the traces room, e.g. a database that can't be written
+├── SpeculatorError                 of the speculator room, e.g. a setting out of range
+└── DecodingError                   of the decoding room, e.g. a grammar that can't be compiled
 
 `exit_code` is what the `agent` command ends with. `result` holds what there is of the run that met the error.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from .base_error import AgentRuntimeError
 
-if TYPE_CHECKING:
-    from agent_runtime.result import RunResult
-
-
-class AgentRuntimeError(Exception):
-    """Base of the errors that agents and engines raise on purpose; the message is one line that says what to do."""
-
-    exit_code: ClassVar[int] = 1
-    result: RunResult | None = None
+__all__ = [
+    "AgentRuntimeError",
+    "ContextOverflow",
+    "EngineClosed",
+    "EngineFailed",
+    "LimitExceeded",
+    "MissingExtra",
+    "ModelNotFound",
+    "ModelUnsupported",
+    "RunFailed",
+    "UsageError",
+]
 
 
 class UsageError(AgentRuntimeError):
@@ -56,23 +63,23 @@ class EngineFailed(AgentRuntimeError):
 
 
 class ContextOverflow(EngineFailed):
-    """Raised before any decoding when a conversation and its next message don't fit the model's context.
+    """Raised before any decoding when a conversation leaves the model's context no room for a message.
 
-    `prompt_tokens`, `max_tokens` and `context_tokens` are counts of tokens.
+    `prompt_tokens`, `needed_tokens` (the least room for a message) and `context_tokens` are counts of tokens.
     """
 
-    def __init__(self, prompt_tokens: int, max_tokens: int, context_tokens: int) -> None:
+    def __init__(self, prompt_tokens: int, needed_tokens: int, context_tokens: int) -> None:
         self.prompt_tokens = prompt_tokens
-        self.max_tokens = max_tokens
+        self.needed_tokens = needed_tokens
         self.context_tokens = context_tokens
         super().__init__(
-            f"the conversation has {prompt_tokens} tokens and its next message may take {max_tokens}, "
+            f"the conversation has {prompt_tokens} tokens and its next message needs room for {needed_tokens}, "
             f"but the model's context holds {context_tokens}: shorten the task or the tools' results, "
-            "lower Limits(turn_tokens=...), or take a model with a longer context"
+            "or take a model with a longer context"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.prompt_tokens, self.max_tokens, self.context_tokens))
+        return (type(self), (self.prompt_tokens, self.needed_tokens, self.context_tokens))
 
 
 class EngineClosed(EngineFailed):

@@ -85,9 +85,15 @@ class RunResult:
             "decoding": {
                 "tokens": usage.completion_tokens,
                 "forwards": usage.forwards,
-                "mean_accepted_length": usage.completion_tokens / usage.forwards if usage.forwards else None,
+                "mean_accepted_length": self._mean_accepted_length(),
                 "acceptance_by_position": [],
                 "draft": None,
             },
             "wall_ms": self.wall_ms,
         }
+
+    def _mean_accepted_length(self) -> float | None:
+        """Return tokens per forward pass; each message's first token comes from the pass that ends its prefill."""
+        messages = sum(isinstance(event, GenerationFinished) for event in self.events)
+        passes = self.usage.forwards + messages
+        return self.usage.completion_tokens / passes if passes else None

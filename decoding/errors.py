@@ -11,8 +11,10 @@ DecodingError
 
 from __future__ import annotations
 
+from agent_runtime.base_error import AgentRuntimeError
 
-class DecodingError(Exception):
+
+class DecodingError(AgentRuntimeError):
     """Base of the errors that this room raises on purpose."""
 
 

@@ -8,8 +8,10 @@ SpeculatorError
 
 from __future__ import annotations
 
+from agent_runtime.base_error import AgentRuntimeError
 
-class SpeculatorError(Exception):
+
+class SpeculatorError(AgentRuntimeError):
     """Base of the errors of the speculator room; none of them reaches the agent during a run."""
 
 
@@ -19,6 +21,8 @@ class GrammarUnsupported(SpeculatorError):
 
 class SpeculationInvalid(SpeculatorError, ValueError):
     """Raised when a setting of `Speculation` can't work; the message names it and what it may be."""
+
+    exit_code = 2
 
 
 class ScriptExhausted(SpeculatorError, AssertionError):

@@ -162,6 +162,7 @@ class Policy:
                 if placement is not None and event.completed:
                     known.probe[placement].add(event.probe_ms)
             case GenerationFinished():
+                turn.compared = True
                 turn.generation_ms = event.generation_ms
                 if event.calls:
                     known.generation.add(event.generation_ms)
@@ -173,9 +174,10 @@ class Policy:
             case GuessEnded():
                 confidence = self._confidences.pop(event.guess, None)
                 turn.saved_ms += event.saved_ms
-                if confidence is not None and event.ending not in ("cancelled", "late"):
+                if confidence is not None and turn.compared and event.ending not in ("cancelled", "late"):
                     known.calibration.add(confidence, event.matched)
             case CallDemanded(index=0):
+                turn.compared = True
                 turn.early = event.pre_executable
                 turn.first_right = self._is_right(turn.first, event)
             case CallFinished():
@@ -207,6 +209,8 @@ class _Turn:
     placement: ProbePlacement | None = None
     first: GuessProposed | None = None
     first_right: bool = False
+    compared: bool = False
+    """Whether it is known what the agent does: proposals that end earlier (superseded, repeated) prove nothing."""
     early: bool = True
     """Whether the first call may be pre-executed."""
     generation_ms: float = 0.0

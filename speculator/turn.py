@@ -138,7 +138,8 @@ async def _probe(guessing: Guessing, placement: ProbePlacement, position: int) -
     try:
         guess = await guessing.predictor.predict(guessing.messages, position=position)
     except Exception as error:
-        _log.warning("predictor %r failed, guessing stops for this turn: %s", source, error, exc_info=True)
+        _log.warning("predictor %r failed, guessing stops for this turn: %s", source, error)
+        _log.debug("predictor %r failed here", source, exc_info=True)
     finally:
         told = guess or Guess(call=None, confidence=0.0, completed=False)
         guessing.emit(

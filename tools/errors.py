@@ -11,17 +11,23 @@ ToolFailure                 raised inside tools, read by the model
 
 from __future__ import annotations
 
+from agent_runtime.base_error import AgentRuntimeError
 
-class ToolsError(Exception):
+
+class ToolsError(AgentRuntimeError):
     """Base of all errors of the tools room."""
 
 
 class ToolDefinitionError(ToolsError):
     """Raised when a tool is declared in a way that can't work; the message names the tool."""
 
+    exit_code = 2
+
 
 class CatalogueError(ToolsError):
     """Raised when an operator catalogue can't be read; the message names the file and the entry."""
+
+    exit_code = 2
 
 
 class InvalidArguments(ToolsError):

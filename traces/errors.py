@@ -12,13 +12,17 @@ TracesError
 
 from __future__ import annotations
 
+from agent_runtime.base_error import AgentRuntimeError
 
-class TracesError(Exception):
+
+class TracesError(AgentRuntimeError):
     """Base of all errors of the traces room."""
 
 
 class DatabaseUnavailable(TracesError):
     """Raised when a database can't be opened, read or written; the message names it and the remedy."""
+
+    exit_code = 2
 
 
 class DatabaseTooNew(DatabaseUnavailable):
@@ -32,6 +36,8 @@ class DatabaseTooOld(DatabaseUnavailable):
 class RunNotFound(TracesError):
     """Raised when no run has the given id."""
 
+    exit_code = 2
+
 
 class AmbiguousRunId(RunNotFound):
     """Raised when the beginning of an id fits several runs."""
@@ -39,6 +45,8 @@ class AmbiguousRunId(RunNotFound):
 
 class RunStillRunning(TracesError):
     """Raised when a run that is going on is to be removed."""
+
+    exit_code = 2
 
 
 class WriterFailed(TracesError):

@@ -141,8 +141,11 @@ class Ledger:
 
     @property
     def hidden_share(self) -> float | None:
-        """Saved time over the ceiling; None where nothing could be hidden."""
-        return self.saved_ms / self.ceiling_ms if self.ceiling_ms > 0 else None
+        """Saved time over the ceiling, at most 1; None where nothing could be hidden.
+
+        A lead counts from the wall clock, slowdown and all, which the ceiling leaves out: hence the bound.
+        """
+        return min(1.0, self.saved_ms / self.ceiling_ms) if self.ceiling_ms > 0 else None
 
     @cached_property
     def expected(self) -> Expectation:

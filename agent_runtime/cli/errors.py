@@ -20,11 +20,6 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-_USAGE = {"CatalogueError", "DatabaseUnavailable", "RunNotFound", "RunStillRunning", "ToolDefinitionError"}
-"""Errors of the rooms that mean "you named something unusable": by name, since importing the rooms only to compare
-classes would make every error cost the import of a database library."""
-
-
 def debugging() -> bool:
     """Tell whether tracebacks are wanted (AGENT_RUNTIME_DEBUG=1)."""
     return os.environ.get("AGENT_RUNTIME_DEBUG", "") not in ("", "0")
@@ -37,8 +32,6 @@ def exit_code(error: BaseException) -> ExitCode:
         return ExitCode.INTERRUPTED
     if isinstance(error, AgentRuntimeError):
         return ExitCode(error.exit_code)
-    if any(kind.__name__ in _USAGE for kind in type(error).__mro__):
-        return ExitCode.USAGE
     return ExitCode.FAILED
 
 

@@ -28,7 +28,7 @@ from agent_runtime.traces.events import (
     TurnStarted,
 )
 
-from .text import call_text, duration, one_line, percent, tail
+from .text import NO_SECRETS, call_text, duration, one_line, percent, secret_arguments, tail
 
 TEXT_LIMIT = 240
 """Characters kept of a lane's text; a terminal shows fewer."""
@@ -101,6 +101,7 @@ class Lanes:
         self._thought_at = 0.0
         self._guesses: dict[int, ToolCall] = {}
         self._probes: list[object] = []
+        self._secrets = NO_SECRETS
 
     def feed(self, event: Event) -> None:
         """Take one event."""
@@ -108,6 +109,7 @@ class Lanes:
         match event:
             case RunStarted():
                 self.agent, self.model_name = one_line(event.agent), one_line(event.model)
+                self._secrets = secret_arguments(event)
             case TurnStarted() | Prefilled() | ThinkingDelta() | TextDelta() | CallDemanded() | GenerationFinished():
                 self._model(event)
             case CallStarted() | CallFinished():
@@ -146,7 +148,7 @@ class Lanes:
                     lane.text = tail(self._writing, TEXT_LIMIT)
             case CallDemanded():
                 self._end_thinking(turn)
-                lane.text = "calls " + call_text(event.call, TEXT_LIMIT)
+                lane.text = "calls " + call_text(event.call, TEXT_LIMIT, self._secrets)
             case GenerationFinished():
                 self._end_thinking(turn)
                 lane.close((turn, "writing"), at)
@@ -188,13 +190,15 @@ class Lanes:
             case ProbeFinished():
                 lane.close(("probe", event.turn, event.probe), at)
                 if event.call is not None:
-                    lane.text = f"guesses {call_text(event.call, TEXT_LIMIT)} {percent(event.confidence)}"
+                    lane.text = (
+                        f"guesses {call_text(event.call, TEXT_LIMIT, self._secrets)} {percent(event.confidence)}"
+                    )
                 else:
                     lane.text = "guesses no call" if event.completed else "the call came before the guess"
             case GuessProposed():
                 self._guesses[event.guess] = event.call
                 lane.open(event.guess, at, Activity.STANDING)
-                lane.text = f"guesses {call_text(event.call, TEXT_LIMIT)} {percent(event.confidence)}"
+                lane.text = f"guesses {call_text(event.call, TEXT_LIMIT, self._secrets)} {percent(event.confidence)}"
             case GuessStarted():
                 self.tools.open(("guess", event.guess), at, Activity.EARLY)
                 self.tools.text = f"{one_line(event.tool)} started early"
@@ -204,7 +208,7 @@ class Lanes:
                     served = event.ending == "adopted"
                     self.tools.close(("guess", event.guess), at, Activity.USED if served else Activity.WASTED)
                 call = self._guesses.get(event.guess)
-                name = call_text(call, TEXT_LIMIT // 2) if call else one_line(event.tool)
+                name = call_text(call, TEXT_LIMIT // 2, self._secrets) if call else one_line(event.tool)
                 lane.text = f"{name} {ending_text(event)}"
 
     def _finish(self, event: RunFinished) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_runtime.tools.values import CallDemanded, GuessEnded, GuessProposed
-from agent_runtime.traces.events import Event, GenerationFinished, ProbeFinished, TurnStarted
+from agent_runtime.traces.events import Event, GenerationFinished, ProbeFinished, RunStarted, TurnStarted
 
 from .lanes import ending_text
-from .text import call_text, duration, one_line, percent, safe
+from .text import NO_SECRETS, call_text, duration, one_line, percent, safe, secret_arguments
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,8 +44,11 @@ class TurnRow:
 def turn_rows(events: Iterable[Event]) -> list[TurnRow]:
     """Return a row per turn, with the guess that mattered most where a turn had several."""
     rows: dict[int, TurnRow] = {}
+    secrets = NO_SECRETS
     for event in events:
         match event:
+            case RunStarted():
+                secrets = secret_arguments(event)
             case TurnStarted():
                 rows[event.turn] = TurnRow(event.turn)
             case ProbeFinished() if event.turn in rows and event.completed and event.call is None:
@@ -55,11 +58,11 @@ def turn_rows(events: Iterable[Event]) -> list[TurnRow]:
             case CallDemanded() if event.turn in rows:
                 row = rows[event.turn]
                 row._calls += 1
-                row.call = row.call or call_text(event.call, CALL_LIMIT)
+                row.call = row.call or call_text(event.call, CALL_LIMIT, secrets)
             case GuessProposed() if event.turn in rows:
                 rows[event.turn]._proposed[event.guess] = event
             case GuessEnded() if event.turn in rows:
-                _show(rows[event.turn], event)
+                _show(rows[event.turn], event, secrets)
             case GenerationFinished() if event.turn in rows and not event.calls:
                 rows[event.turn].call = "(answers)"
             case _:
@@ -70,14 +73,14 @@ def turn_rows(events: Iterable[Event]) -> list[TurnRow]:
     return list(rows.values())
 
 
-def _show(row: TurnRow, ended: GuessEnded) -> None:
+def _show(row: TurnRow, ended: GuessEnded, secrets: Mapping[str, Collection[str]]) -> None:
     shown = row._shown
     if shown is not None and _weight(shown) > _weight(ended):
         return
     row._shown = ended
     proposed = row._proposed.get(ended.guess)
     if proposed is not None:
-        row.guess = "the same" if ended.matched else call_text(proposed.call, CALL_LIMIT)
+        row.guess = "the same" if ended.matched else call_text(proposed.call, CALL_LIMIT, secrets)
         row.confidence = proposed.confidence
     served = ended.ending in ("adopted", "joined")
     row.ending = ended.ending if served else ending_text(ended)
@@ -152,7 +155,7 @@ def verdict(speculation: Mapping[str, Any], *, wall_ms: float) -> str:
     if not boundaries:
         return "The model made no call, so there was nothing to guess."
     if not predicted:
-        return f"No guess was ready in time; the model made calls in {_count(boundaries, 'turn')}."
+        return f"No call was guessed in time; the model made calls in {_count(boundaries, 'turn')}."
     hit_at_1 = speculation["hit_at_1"] or 0.0
     hits = round(hit_at_1 * boundaries)
     served = speculation["adopted"] + speculation["joined"]

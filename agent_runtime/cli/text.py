@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 from agent_runtime.tools.values import MalformedCall, ToolCall, canonical_json
+
+if TYPE_CHECKING:
+    from agent_runtime.traces.events import RunStarted
+
+NO_SECRETS: Mapping[str, Collection[str]] = {}
 
 _SEQUENCES = re.compile(
     r"(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])"  # OSC, DCS, SOS, PM, APC ...
@@ -41,15 +46,25 @@ def tail(text: str, limit: int) -> str:
     return line if len(line) <= limit and len(text) <= 4 * limit else "…" + line[-(limit - 1) :].lstrip()
 
 
-def call_text(call: ToolCall | MalformedCall, limit: int | None = None) -> str:
-    """Return a call the way a person writes it: `find_order(id=7, open=true)`."""
+def call_text(
+    call: ToolCall | MalformedCall, limit: int | None = None, secrets: Mapping[str, Collection[str]] = NO_SECRETS
+) -> str:
+    """Return a call the way a person writes it: `find_order(id=7, open=true)`; `secrets` by tool are masked."""
     if isinstance(call, MalformedCall):
         return one_line(f"malformed call: {call.text}", limit)
-    return one_line(f"{call.name}({_arguments(call.arguments)})", limit)
+    return one_line(f"{call.name}({_arguments(call.arguments, secrets.get(call.name, ()))})", limit)
 
 
-def _arguments(arguments: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={canonical_json(value)}" for name, value in arguments.items())
+def secret_arguments(started: RunStarted) -> dict[str, Collection[str]]:
+    """Return the names of the arguments that must not be shown, by tool, as the run's settings declare them."""
+    tools = started.settings.get("tools", ())
+    return {tool["name"]: tool["secret"] for tool in tools if tool.get("secret")}
+
+
+def _arguments(arguments: Mapping[str, Any], secret: Collection[str]) -> str:
+    return ", ".join(
+        f"{name}={'***' if name in secret else canonical_json(value)}" for name, value in arguments.items()
+    )
 
 
 def duration(ms: float) -> str:

@@ -103,7 +103,8 @@ class Session(Protocol):
         `sampling=None` takes the model's own generation defaults.
 
         Raises:
-            ContextOverflow: the rendered conversation and `max_tokens` don't fit; raised before any decoding.
+            ContextOverflow: the context has no room left for a message; raised before any decoding. Where it has
+                some, but less than `max_tokens`, the message may be that long.
         """
         ...
 

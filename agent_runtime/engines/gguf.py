@@ -37,9 +37,7 @@ def converted(location: Location, *, revision: str | None = None, cache: Path | 
         return folder
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
-        raise MissingExtra(
-            f"reading {file.name} needs {' and '.join(missing)}: pip install 'agent-runtime[gguf]'"
-        )
+        raise MissingExtra(f"reading {file.name} needs {' and '.join(missing)}: pip install 'agent-runtime[gguf]'")
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Written aside and moved in one step: a conversion that was broken off leaves no half model behind.
     with tempfile.TemporaryDirectory(prefix=".converting-", dir=folder.parent) as aside:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 from transformers.utils.chat_parsing.response_templates import load_response_template
 
 from agent_runtime.decoding.errors import DecodingError
@@ -131,6 +132,7 @@ def load(model: str | Path, settings: LoadSettings) -> LoadedModel:
         hub: dict[str, Any] = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
         config = AutoConfig.from_pretrained(location.source, **hub)
         tokenizer = AutoTokenizer.from_pretrained(location.source, **hub)
+        tokenizer.model_max_length = VERY_LARGE_INTEGER  # the session checks the length, with a remedy
         template = ChatTemplate(tokenizer, name=location.name)
         dtype = _dtype(settings.dtype, device)
         network = AutoModelForCausalLM.from_pretrained(location.source, config=config, dtype=dtype, **hub)

@@ -217,7 +217,7 @@ class ScriptedSession:
             prompt_tokens=prompt_tokens,
             completion_tokens=tokens,
             thinking_tokens=thinking,
-            forwards=tokens,
+            forwards=max(0, tokens - 1),  # the first token comes with the prompt
             slowdown_ms=0.0,
         )
 

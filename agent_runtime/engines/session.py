@@ -41,6 +41,11 @@ class _Turn:
     row: Row | None = None
 
 
+LEAST_ROOM = 64
+"""Tokens that the context must have left for a message (fewer where the message may be shorter); what is more than
+that is cut to what the context holds."""
+
+
 class LocalSession:
     """A conversation with a local model; made by `LocalEngine.open`. It belongs to one event loop.
 
@@ -86,13 +91,16 @@ class LocalSession:
         """Generate the next assistant message. Leaving the context early cancels the generation.
 
         Raises:
-            ContextOverflow: the rendered conversation and `max_tokens` don't fit; raised before any decoding.
+            ContextOverflow: the context has no room left for a message; raised before any decoding.
             EngineFailed: the template refuses the conversation, or decoding broke.
         """
         turn = await self._rendered(messages)
         context = self._model.context_tokens
-        if context is not None and len(turn.prompt) + max_tokens > context:
-            raise ContextOverflow(len(turn.prompt), max_tokens, context)
+        if context is not None:
+            room = context - len(turn.prompt)
+            if room < min(max_tokens, LEAST_ROOM):
+                raise ContextOverflow(len(turn.prompt), min(max_tokens, LEAST_ROOM), context)
+            max_tokens = min(max_tokens, room)
         request = RowRequest(
             prompt=turn.prompt,
             max_new_tokens=max_tokens,

@@ -139,7 +139,7 @@ def test_of_several_guesses_of_a_turn_the_one_that_served_is_shown() -> None:
             "The speculator guessed 1 of 1 call exactly (Hit@1 100 %); "
             "1 result came early and saved 450 ms of a run that took 2.0 s.",
         ),
-        ({"predicted": 0, "hit_at_1": 0.0}, "No guess was ready in time; the model made calls in 4 turns."),
+        ({"predicted": 0, "hit_at_1": 0.0}, "No call was guessed in time; the model made calls in 4 turns."),
         (
             {"boundaries": 0, "predicted": 0, "hit_at_1": None},
             "The model made no call, so there was nothing to guess.",

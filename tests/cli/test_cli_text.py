@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from agent_runtime.tools.values import MalformedCall, ToolCall
+from agent_runtime.tools.values import CallDemanded, MalformedCall, ToolCall
+from agent_runtime.traces.events import RunStarted, TurnStarted
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runtime.cli.text import call_text, duration, one_line, percent, safe, tail
+from agent_runtime.cli.lanes import Lanes
+from agent_runtime.cli.summary import turn_rows
+from agent_runtime.cli.text import call_text, duration, one_line, percent, safe, secret_arguments, tail
 
 ESCAPES = {
     "colour": ("a\x1b[31mb\x1b[0m", "ab"),
@@ -68,3 +71,15 @@ def test_durations_read_well(ms: float, text: str) -> None:
 
 def test_percentages_read_well() -> None:
     assert (percent(0.754), percent(None)) == ("75 %", "-")
+
+
+def test_arguments_that_a_tool_declares_secret_are_not_shown() -> None:
+    call = ToolCall("pay", {"amount": 5, "pin": "4711"})
+    started = RunStarted(at=0, agent="a", model="m", task="t", settings={"tools": [{"name": "pay", "secret": ["pin"]}]})
+    assert call_text(call, secrets=secret_arguments(started)) == "pay(amount=5, pin=***)"
+    demanded = CallDemanded(turn=0, at=0, index=0, call=call, pre_executable=False)
+    lanes = Lanes()
+    for event in (started, TurnStarted(turn=0, at=0), demanded):
+        lanes.feed(event)
+    (row,) = turn_rows([started, TurnStarted(turn=0, at=0), demanded])
+    assert "4711" not in lanes.model.text + row.call and "pin=***" in row.call

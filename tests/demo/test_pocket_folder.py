@@ -42,9 +42,7 @@ def conversation(task: dict[str, Any]) -> list[dict[str, Any]]:
 
 def render(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, Any]], prompt: bool = False) -> str:
     return str(
-        tokenizer.apply_chat_template(
-            messages, tools=tool_schemas(), tokenize=False, add_generation_prompt=prompt
-        )
+        tokenizer.apply_chat_template(messages, tools=tool_schemas(), tokenize=False, add_generation_prompt=prompt)
     )
 
 
@@ -56,9 +54,7 @@ def test_the_folder_is_small_and_of_a_known_architecture(model: Any) -> None:
     assert model.config.max_position_embeddings == 2048
 
 
-def test_the_special_tokens_are_those_the_configurations_name(
-    tokenizer: PreTrainedTokenizerBase, model: Any
-) -> None:
+def test_the_special_tokens_are_those_the_configurations_name(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
     assert tokenizer.eos_token == "<|im_end|>" and tokenizer.pad_token == "<|endoftext|>"
     assert model.generation_config.eos_token_id == model.config.eos_token_id == tokenizer.eos_token_id
     assert model.config.vocab_size == len(tokenizer)
@@ -126,11 +122,7 @@ def test_the_library_parses_a_response_in_one_piece_and_streamed(tokenizer: PreT
             if message["role"] != "assistant":
                 continue
             prefix, said = render(tokenizer, messages[:index], prompt=True), render_turn(message)
-            expected = {
-                key: message[key]
-                for key in ("reasoning_content", "content", "tool_calls")
-                if message.get(key)
-            }
+            expected = {key: message[key] for key in ("reasoning_content", "content", "tool_calls") if message.get(key)}
             parsed = tokenizer.parse_response(said, prefix=prefix)
             assert {key: value for key, value in parsed.items() if key != "role"} == expected
             stream = ResponseParser(tokenizer.response_template, prefix=prefix)

@@ -35,9 +35,7 @@ def encoder() -> Encoder:
 
 
 def trainer(encoder: Encoder, out: Path, steps: int) -> Trainer:
-    plan = Plan(
-        out, steps=steps, batches=1, budget=1536, shape=TINY, warmup=1, copying_steps=2, copying_ramp=2
-    )
+    plan = Plan(out, steps=steps, batches=1, budget=1536, shape=TINY, warmup=1, copying_steps=2, copying_ramp=2)
     stream = Stream(encoder, encoder.encode(system_text())[-40:], 3, budget=plan.budget)
     return Trainer(plan, stream, Network(TINY, 1))
 
@@ -71,9 +69,7 @@ def test_a_stream_repeats_itself_from_any_position_and_differs_between_workers(e
         stream.next(0.5)
     position = stream.position
     expected = stream.next(0.5).ids
-    again = Stream(
-        encoder, [1, 2], 5, budget=2048, position=Position(position.chunk, position.given, position.copying)
-    )
+    again = Stream(encoder, [1, 2], 5, budget=2048, position=Position(position.chunk, position.given, position.copying))
     assert torch.equal(again.next(0.5).ids, expected)
     other = Stream(encoder, [1, 2], 5, rank=1, budget=2048, position=position)
     assert not torch.equal(other.next(0.5).ids, expected)
@@ -107,10 +103,7 @@ def test_blocked_attention_has_the_values_and_gradients_of_the_library() -> None
     mask = torch.ones(rows, length, prefix + length, dtype=torch.bool).tril(prefix)
     mask[0, 140:, 40:140] = False
     bias = torch.zeros(mask.shape).masked_fill(~mask, float("-inf"))[:, None]
-    leaves = [
-        torch.randn(rows, heads, n, size, requires_grad=True)
-        for n in (length, prefix + length, prefix + length)
-    ]
+    leaves = [torch.randn(rows, heads, n, size, requires_grad=True) for n in (length, prefix + length, prefix + length)]
     results = []
     for function in (
         lambda q, k, v: attend(q, k, v, bias, prefix),

@@ -129,10 +129,21 @@ async def test_a_conversation_that_does_not_fit_is_refused_before_any_decoding(m
     engine = LocalEngine(make_folder(context=256), device="cpu")
     session = await engine.open(())
     before = engine.statistics()
-    with pytest.raises(ContextOverflow, match=r"has 3.. tokens and its next message may take 50.*holds 256") as caught:
+    with pytest.raises(
+        ContextOverflow, match=r"has 3.. tokens and its next message needs room for 50.*holds 256"
+    ) as caught:
         await generate(session, (UserMessage("x" * 300),), max_tokens=50)
     assert caught.value.context_tokens == 256 and caught.value.exit_code == 1
     assert engine.statistics().rows == before.rows
+    await engine.aclose()
+
+
+async def test_a_message_is_cut_to_what_the_context_has_left(make_folder: Any) -> None:
+    engine = LocalEngine(make_folder(context=256), device="cpu")
+    session = await engine.open(())
+    told = generated(await generate(session, (UserMessage("hello"),), max_tokens=10_000))
+    assert told.prompt_tokens + told.completion_tokens <= 256
+    assert told.finish_reason == "stop" or told.prompt_tokens + told.completion_tokens == 256
     await engine.aclose()
 
 
