@@ -19,6 +19,9 @@ from .samples import CONTEXT_WEIGHT, Encoder, Sample, batches, collate, render_t
 _MARKUP = re.compile(r"<[^>]*>")
 RENAMED = 0.5
 """Share of the samples whose names and brands are replaced by words of random parts."""
+HARD = 0.3
+"""Share of the conversations that are of the kinds learnt last."""
+HARD_KINDS = ("recover_order", "track_twin", "change_all", "change_both", "buy", "small_talk")
 CHUNK = 192
 """Trajectories drawn, sorted by length and grouped at a time."""
 
@@ -71,12 +74,14 @@ class Stream:
         key = f"{self._seed}/{self._rank}/{position.chunk}"
         rng = random.Random(key)
         copies = round(CHUNK * position.copying)
+        hard = round((CHUNK - copies) * HARD)
         seed = rng.getrandbits(48)
         drawn = [
             rename(messages, self._encoder.word_parts, rng) if rng.random() < RENAMED else messages
             for messages in (
                 *exercises(seed, copies),
-                *(task["messages"] for task in shop.generate(seed, "train", CHUNK - copies)),
+                *(task["messages"] for task in shop.generate(seed, "train", CHUNK - copies - hard)),
+                *(task["messages"] for task in shop.generate(seed + 1, "train", hard, kinds=HARD_KINDS)),
             )
         ]
         samples = [self._encoder.sample(messages, rng) for messages in drawn]

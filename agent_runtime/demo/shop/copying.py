@@ -151,7 +151,8 @@ def _pick_product(rng: random.Random, names: Names) -> Text:
 def _select_orders(rng: random.Random, names: Names) -> Text:
     rows = _distinct(lambda: _order_row(names, rng), rng.choice((2, 3)), "total")
     verb, status = rng.choice((("refund", "delivered"), ("cancel", "processing")))
-    think, _ = thinking.select([(row["order_id"], row["status"], row["status"] == status) for row in rows], verb)
+    walk = [(row["order_id"], row["status"], row["status"] == status) for row in rows]
+    think, _ = thinking.select(walk, status, verb)
     return f"rows: {to_json(rows)} -> {verb} all {status}", think
 
 

@@ -144,7 +144,7 @@ def track_twin(t: Builder) -> None:
         here = noun_of(row["item"])
         note = f"{here} {row['status']}" if here == noun else here
         walk.append((row["order_id"], note, here == noun and row["status"] == "shipped"))
-    think, chosen = thinking.select(walk, "track")
+    think, chosen = thinking.select(walk, noun, "track")
     (found,) = t.call(("get_order", {"order_id": chosen[0]}), think=think)
     track_and_answer(t, truth, found)
 
@@ -165,7 +165,7 @@ def change_all(t: Builder) -> None:
     t.ask(f"{action}_all", email=customer.email, name=customer.name, confirmed=confirmed, **t.act(action))
     rows = orders_of(t, customer.email)
     walk = [(row["order_id"], row["status"], row["status"] == good) for row in rows]
-    think, chosen = thinking.select(walk, action)
+    think, chosen = thinking.select(walk, good, action)
     t.check(*(fact for order in good_orders for fact in (order.order_id, order.total)))
     if confirmed:
         t.state[DONE[action]].extend(order.order_id for order in good_orders)
@@ -206,7 +206,7 @@ def recover_order(t: Builder) -> None:
     if not right:
         rows = orders_of(t, customer.email)
         walk = [(row["order_id"], noun_of(row["item"]), noun_of(row["item"]) == noun) for row in rows]
-        think, chosen = thinking.select(walk, "track")
+        think, chosen = thinking.select(walk, noun, "track")
         (found,) = t.call(("get_order", {"order_id": chosen[0]}), think=think)
     track_and_answer(t, truth, found)
 

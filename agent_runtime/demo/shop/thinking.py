@@ -63,11 +63,11 @@ def pick(rows: Iterable[Row], rule: Rule) -> tuple[str, str | None]:
     return f"{rule.title}: {walk}. {best.label}.", best.label
 
 
-def select(rows: Sequence[tuple[str, str, bool]], verb: str) -> tuple[str, list[str]]:
-    """Walk over (label, note, wanted) and return the thinking and the labels that are wanted."""
+def select(rows: Sequence[tuple[str, str, bool]], sought: str, verb: str) -> tuple[str, list[str]]:
+    """Walk over (label, note, wanted), with what is sought said first; return the thinking and the wanted labels."""
     chosen = [label for label, _, wanted in rows if wanted]
     walk = ", ".join(f"{label} {note} {'yes' if wanted else 'no'}" for label, note, wanted in rows)
-    return f"{walk}. {verb} {', '.join(chosen) if chosen else 'none'}.", chosen
+    return f"{sought}: {walk}. {verb} {', '.join(chosen) if chosen else 'none'}.", chosen
 
 
 def refund_allowed(order: dict[str, Any], policy: dict[str, Any]) -> tuple[str, bool]:
