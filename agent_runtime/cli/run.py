@@ -94,6 +94,8 @@ def _show(result: RunResult) -> None:
 
     if result.output:
         print(safe(result.output).strip(), flush=True)
+    if not result.output and not result.ledger.boundaries:
+        return  # nothing happened: the error says all there is
     console = stderr_console()
     console.print()
     print_speculation(console, result.events, result.ledger.summary(), wall_ms=result.wall_ms)
