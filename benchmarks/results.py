@@ -8,13 +8,14 @@
     python benchmarks/results.py render --out DIR              # docs/results.md, from what DIR holds
     python benchmarks/results.py all --out DIR                 # everything, in this order
 
-Runs are appended to DIR as they end, so that a measurement that was stopped goes on where it was. Settings that changed
-since are refused: take another DIR.
+Runs are appended to DIR as they end, so that a measurement that was stopped goes on where it was, and one with more
+--tasks adds to one with fewer. Weights, versions or settings that changed since are refused: take another DIR.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
@@ -60,7 +61,7 @@ class Measurement:
         if self._settings.exists():
             found = json.loads(self._settings.read_text())
             self.settings = found | settings
-            changed = [key for key in settings if key != "command" and found.get(key) != settings[key]]
+            changed = [key for key in settings if key not in ("command", "tasks") and found.get(key) != settings[key]]
             if changed:
                 raise SystemExit(
                     f"{self._settings} was measured with another {', '.join(changed)}: give another --out, or remove it"
@@ -109,7 +110,7 @@ def environment(arguments: argparse.Namespace) -> dict[str, Any]:
         + (torch.cuda.get_device_name() if on_gpu else f"CPU, fp32, {THREADS} thread{'s' if THREADS > 1 else ''}"),
         "torch": torch.__version__.partition("+")[0],
         "transformers": transformers.__version__,
-        "weights_bytes": weights.stat().st_size if weights.exists() else None,
+        "weights": hashlib.sha256(weights.read_bytes()).hexdigest()[:12] if weights.exists() else None,
     }
 
 
