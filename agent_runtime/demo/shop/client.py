@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict
+
+from pydantic import Field
 
 from agent_runtime import _http
 
@@ -12,6 +14,12 @@ Reply: TypeAlias = Any
 """What the shop answers: an object, a list of rows, or an error object the agent can read."""
 
 ToolFunction = Callable[..., Awaitable[Reply]]
+
+CustomerId = Annotated[str, Field(pattern="^C-[0-9]{3}$")]
+OrderId = Annotated[str, Field(pattern="^O-[0-9]{4}$")]
+ProductId = Annotated[str, Field(pattern="^P-[0-9]{3}$")]
+TrackingId = Annotated[str, Field(pattern="^T-[0-9]{4}$")]
+# What a pattern fixes, a guess needn't think about: only the digits of a number cost it a step of the model.
 
 SHOP_ERRORS = frozenset({404, 409, 422})
 """HTTP statuses whose body is an error of the shop, meant for the agent: ``{"error":...,"message":...}``."""
@@ -60,7 +68,7 @@ class ShopClient:
         """
         return await self._call("find_customer", email=email)
 
-    async def list_orders(self, customer_id: str) -> Reply:
+    async def list_orders(self, customer_id: CustomerId) -> Reply:
         """List the orders of a customer.
 
         Args:
@@ -68,7 +76,7 @@ class ShopClient:
         """
         return await self._call("list_orders", customer_id=customer_id)
 
-    async def get_order(self, order_id: str) -> Reply:
+    async def get_order(self, order_id: OrderId) -> Reply:
         """Get one order with its product and tracking number.
 
         Args:
@@ -76,7 +84,7 @@ class ShopClient:
         """
         return await self._call("get_order", order_id=order_id)
 
-    async def track_shipment(self, tracking_id: str) -> Reply:
+    async def track_shipment(self, tracking_id: TrackingId) -> Reply:
         """Say where a parcel is and when it arrives.
 
         Args:
@@ -92,7 +100,7 @@ class ShopClient:
         """
         return await self._call("search_products", query=query)
 
-    async def get_product(self, product_id: str) -> Reply:
+    async def get_product(self, product_id: ProductId) -> Reply:
         """Get one product with its rating.
 
         Args:
@@ -108,7 +116,7 @@ class ShopClient:
         """
         return await self._call("get_policy", topic=topic)
 
-    async def watch_product(self, product_id: str, email: str) -> Reply:
+    async def watch_product(self, product_id: ProductId, email: str) -> Reply:
         """Notify this email address when a product is back in stock.
 
         Args:
@@ -117,7 +125,7 @@ class ShopClient:
         """
         return await self._call("watch_product", product_id=product_id, email=email)
 
-    async def refund_order(self, order_id: str) -> Reply:
+    async def refund_order(self, order_id: OrderId) -> Reply:
         """Refund a delivered order to the customer.
 
         Args:
@@ -125,7 +133,7 @@ class ShopClient:
         """
         return await self._call("refund_order", order_id=order_id)
 
-    async def cancel_order(self, order_id: str) -> Reply:
+    async def cancel_order(self, order_id: OrderId) -> Reply:
         """Cancel an order that has not left the shop.
 
         Args:
@@ -133,7 +141,7 @@ class ShopClient:
         """
         return await self._call("cancel_order", order_id=order_id)
 
-    async def place_order(self, customer_id: str, product_id: str, quantity: int) -> Reply:
+    async def place_order(self, customer_id: CustomerId, product_id: ProductId, quantity: int) -> Reply:
         """Order a product for a customer, who pays for it.
 
         Args:
