@@ -78,7 +78,7 @@ def parse(arguments: list[str] | None = None) -> tuple[Plan, argparse.Namespace]
     parser.add_argument(
         "--minutes",
         type=float,
-        default=85.0,
+        default=90.0,
         help="stop after this much training time (without --steps); 0: only publish",
     )
     parser.add_argument("--seed", type=int, default=0)

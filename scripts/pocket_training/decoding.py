@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .network import Layer, Network, rotate
 
-LIMIT = 1024
+LIMIT = 2048
 
 
 class Decoder:
