@@ -55,7 +55,7 @@ docs: $(VENV)/.installed ## Write the generated pages of docs/
 	$(BIN)/python -m agent_runtime.cli.pages docs/cli.md
 
 pocket: $(VENV)/.installed ## Train the demo's model from its seed (ARGS="--minutes 60"; see docs/pocket.md)
-	$(BIN)/python scripts/train_pocket.py $(ARGS)
+	$(BIN)/python scripts/train_pocket.py --publish agent_runtime/demo/pocket $(ARGS)
 
 dev: $(VENV)/.developing ## Install so that editors and type checkers see the rooms as they are imported
 	$(PIP) --editable ".[dev]" --config-settings editable_mode=strict

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .executor import Block, RowCache
-from .linear import Linear, fuse
+from .linear import Linear, fuse, pack_small
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -140,6 +140,8 @@ class LeanExecutor:
         self.final_norm = self._norm_weight(body.norm, self.width)
         # A tied head is the embedding, which is read by rows: keep its layout.
         self.head = Linear(head.weight.detach(), None)
+        products = [[layer.qkv, layer.output, layer.gate_up, layer.down] for layer in self.layers]
+        pack_small([self.head, *(product for of_layer in products for product in of_layer)])
         self._rotary = body.rotary_emb
         self._cos = self._sin = torch.empty(0)
         self._zero = torch.zeros(1, 1, 1, dtype=self.dtype, device=self.device)

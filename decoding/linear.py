@@ -8,26 +8,72 @@ from typing import Any
 import torch
 from torch import Tensor
 
+PACKED_BYTES = 256 << 20
+"""Weights of a layer list up to this many bytes, all in all, also get a packed copy (see `Linear.pack`)."""
+
 
 class Linear:
     """y = x W^T + b with `weight` kept transposed, [inputs, outputs]."""
 
-    __slots__ = ("bias", "weight")
+    __slots__ = ("bias", "packed", "weight")
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight = weight.t()
         self.bias = bias
+        self.packed: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Apply to x [T, inputs]."""
+        if self.packed is not None and x.shape[0] > 1:
+            return _packed_product(x, self.packed, self.bias)
         if self.bias is None:
             return torch.mm(x, self.weight)
         return torch.addmm(self.bias, x, self.weight)
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        """Return residual + self(x) in one product."""
+        """Return residual + self(x), for one row in one product."""
+        if self.packed is not None and x.shape[0] > 1:
+            return _packed_product(x, self.packed, self.bias).add_(residual)
         result = torch.addmm(residual, x, self.weight)
         return result if self.bias is None else result.add_(self.bias)
+
+    def pack(self) -> None:
+        """Keep a second copy of the weights in oneDNN's own layout, for products with more than one row.
+
+        On a CPU in fp32 products with 2 to 64 rows (a block, two conversations, a prompt's chunk) then run about twice
+        as fast as MKL's, which prefers large or single-row ones; one row stays with MKL. The copy is a snapshot:
+        weights that are trained later need a new executor.
+        """
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.t().contiguous(), PACKED_FOR_ROWS)
+
+
+PACKED_FOR_ROWS = 8
+
+
+def pack_small(layers: Sequence[Linear]) -> bool:
+    """Pack all layers where that pays and is affordable; tell whether it was done.
+
+    Not where the weights are large (a copy would double them, and their products are bound by memory anyway), of
+    another type than fp32, elsewhere than on a CPU, or where this build of torch can't.
+    """
+    weights = [layer.weight for layer in layers]
+    if any(weight.device.type != "cpu" or weight.dtype != torch.float32 for weight in weights):
+        return False
+    if sum(weight.nbytes for weight in weights) > PACKED_BYTES or not torch.backends.mkldnn.is_available():
+        return False
+    try:
+        for layer in layers:
+            layer.pack()
+    except (AttributeError, RuntimeError):  # an internal operator of torch: another build may lack it
+        for layer in layers:
+            layer.packed = None
+        return False
+    return True
+
+
+def _packed_product(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return result
 
 
 def fuse(modules: Sequence[Any]) -> Linear:

@@ -87,6 +87,9 @@ class RowRequest:
     owner: str = ""
     """The conversation: rows of one owner re-use each other's cache first; fairness is between owners."""
     background: bool = False
+    score_end: bool = True
+    """False ends the row at its last choice: what the grammar forces from there to its end costs no forward pass, and
+    gets log-probability 0 instead of the target's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

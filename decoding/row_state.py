@@ -126,8 +126,12 @@ class RowState:
         if self.request.constraint is not None:
             self.request.constraint.advance(token)
         self.score([logprob])
-        if self.reason is None:
-            self.add_forced()
+        if self.reason is not None:
+            return
+        self.add_forced()
+        constraint = self.request.constraint
+        if not self.request.score_end and constraint is not None and constraint.finished():
+            self.score([0.0] * (len(self.tokens) - self.scored))
 
     def score(self, logprobs: Sequence[float]) -> None:
         """Emit the next tokens that wait for their log-probabilities; may end the row."""

@@ -78,7 +78,7 @@ EngineEvent = PromptReady | Delta | CallClosed | Generated
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """What speculator mode answered. `call` is None for "no call"; `confidence` is of the whole answer.
+    """What speculator mode answered. `call` is None for "no call"; `confidence` is of the answer up to its last choice.
 
     `bytes_copied` is what the fork copied; `co_decoded` whether its rows shared forward passes with the agent's.
     `completed` is False where the answer was cut off (by `max_tokens` or the context): `call` is None then.

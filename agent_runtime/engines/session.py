@@ -147,7 +147,8 @@ class LocalSession:
     async def probe(self, messages: Sequence[Message], *, position: int = 0, max_tokens: int) -> ProbeResult:
         """Ask speculator mode for the next call, at `position` tokens into the generation that is running.
 
-        Greedy, under the grammar of the tools; the confidence is the product of the answer's probabilities without it.
+        Greedy, under the grammar of the tools; the confidence is the product of the answer's probabilities without the
+        grammar, up to the last token that it left a choice about.
 
         Raises:
             EngineFailed: the tools can't be put into a grammar, or decoding broke.
@@ -170,6 +171,7 @@ class LocalSession:
             constraint=grammar.start(),
             owner=self.owner,
             background=True,
+            score_end=False,  # the closing of a call says nothing about the call
         )
         ids: list[int] = []
         logprobs: list[float] = []

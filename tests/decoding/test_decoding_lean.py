@@ -9,6 +9,7 @@ import torch
 from agent_runtime.decoding.errors import ModelUnsupported
 from agent_runtime.decoding.executor import Block, choose_executor
 from agent_runtime.decoding.lean import LeanExecutor, why_not_lean
+from agent_runtime.decoding.linear import PACKED_BYTES, Linear, pack_small
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from .conftest import BASE, CONFIGS, VOCAB, build
@@ -102,3 +103,22 @@ def test_models_it_cannot_run_are_named_with_the_reason() -> None:
     assert "rotation 'dynamic'" in str(why_not_lean(model))
     with pytest.raises(ModelUnsupported, match="dynamic"), torch.inference_mode():
         choose_executor(model, "lean")
+
+
+@torch.inference_mode()
+def test_packed_products_equal_plain_ones_for_every_number_of_rows() -> None:
+    torch.manual_seed(0)
+    for bias in (None, torch.randn(48)):
+        layer = Linear(torch.randn(48, 32), bias)
+        if not pack_small([layer]):
+            pytest.skip("this build of torch has no packed products")
+        for rows in (1, 2, 3, 5, 8, 17, 64):
+            x, residual = torch.randn(rows, 32), torch.randn(rows, 48)
+            expected = x @ layer.weight if bias is None else x @ layer.weight + bias
+            assert torch.allclose(layer(x), expected, atol=1e-5)
+            assert torch.allclose(layer.add_to(residual, x), residual + expected, atol=1e-5)
+
+
+def test_large_or_low_precision_weights_are_not_copied() -> None:
+    assert not pack_small([Linear(torch.randn(4, 4, dtype=torch.bfloat16), None)])
+    assert not pack_small([Linear(torch.empty(1, 1).expand(PACKED_BYTES // 4 + 1, 1), None)])
