@@ -57,9 +57,10 @@ def pack_small(layers: Sequence[Linear]) -> bool:
     another type than fp32, elsewhere than on a CPU, or where this build of torch can't.
     """
     weights = [layer.weight for layer in layers]
+    onednn: Any = torch.backends.mkldnn
     if any(weight.device.type != "cpu" or weight.dtype != torch.float32 for weight in weights):
         return False
-    if sum(weight.nbytes for weight in weights) > PACKED_BYTES or not torch.backends.mkldnn.is_available():
+    if sum(weight.nbytes for weight in weights) > PACKED_BYTES or not onednn.is_available():
         return False
     try:
         for layer in layers:
