@@ -1,0 +1,1 @@
+"""Reports of recorded runs: pages, charts and comparisons."""

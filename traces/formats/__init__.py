@@ -1,0 +1,1 @@
+"""Trajectories in the formats of other agents, read and written."""
