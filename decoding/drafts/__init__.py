@@ -1,0 +1,1 @@
+"""Drafts: where the tokens come from that the target verifies several at a time."""
