@@ -1,4 +1,4 @@
-"""The one contract of every draft: `(tokens, parents, q or None)`, proposed for a row, verified exactly by the target."""
+"""The one contract of every draft: `(tokens, parents, q or None)`, proposed for a row, verified by the target."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from agent_runtime.decoding.executor import RowCache
     from agent_runtime.decoding.requests import RowRequest
+    from torch import Tensor
 
 DraftKind = Literal["call", "lookup", "suffix", "grammar", "model", "layers", "medusa"]
 

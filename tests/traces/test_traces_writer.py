@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import anyio
 import pytest
@@ -22,18 +20,9 @@ from agent_runtime.traces.events import (
 )
 
 Sql = Callable[..., list[tuple[object, ...]]]
+Hold = Callable[[], contextlib.AbstractContextManager[None]]
 
-
-@contextlib.contextmanager
-def writing_elsewhere(path: Path) -> Iterator[None]:
-    """Hold the database's write lock, as another process would in the middle of a commit."""
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    finally:
-        other.execute("ROLLBACK")
-        other.close()
+NO_TABLE = r"(no such table|relation .* does not exist)"
 
 
 def turns(count: int) -> list[Event]:
@@ -64,9 +53,9 @@ async def test_deltas_are_for_watchers_only(store: TraceStore, started: RunStart
 
 
 @pytest.mark.anyio
-async def test_durable_means_that_others_can_read_it(path: Path, store: TraceStore, started: RunStarted) -> None:
+async def test_durable_means_that_others_can_read_it(where: str, store: TraceStore, started: RunStarted) -> None:
     async with store.start_run(started) as writer:
-        with TraceStore.open(path) as other:
+        with TraceStore.open(where) as other:
             for number in range(1, 4):
                 writer.append(TurnStarted(turn=number, at=0.0))
                 await writer.durable()
@@ -76,10 +65,10 @@ async def test_durable_means_that_others_can_read_it(path: Path, store: TraceSto
 
 @pytest.mark.anyio
 async def test_appending_never_waits_and_events_gather_to_batches(
-    path: Path, store: TraceStore, started: RunStarted
+    writing_elsewhere: Hold, store: TraceStore, started: RunStarted
 ) -> None:
     async with store.start_run(started) as writer:
-        with writing_elsewhere(path):
+        with writing_elsewhere():
             for event in turns(100):
                 writer.append(event)
             assert writer.statistics().pending == 100
@@ -91,7 +80,7 @@ async def test_appending_never_waits_and_events_gather_to_batches(
 
 @pytest.mark.anyio
 async def test_a_full_writer_makes_the_run_wait_and_drops_nothing(
-    path: Path, store: TraceStore, started: RunStarted
+    writing_elsewhere: Hold, store: TraceStore, started: RunStarted
 ) -> None:
     drained = anyio.Event()
 
@@ -105,7 +94,7 @@ async def test_a_full_writer_makes_the_run_wait_and_drops_nothing(
             writer.append(event)
         await writer.drain_if_full()  # room for one more
         async with anyio.create_task_group() as tasks:
-            with writing_elsewhere(path):
+            with writing_elsewhere():
                 for event in turns(50):
                     writer.append(event)
                 tasks.start_soon(drain)
@@ -119,15 +108,16 @@ async def test_a_full_writer_makes_the_run_wait_and_drops_nothing(
 
 @pytest.mark.anyio
 async def test_a_dead_writer_fails_the_run_at_the_next_event(store: TraceStore, started: RunStarted, sql: Sql) -> None:
-    with pytest.raises(WriterFailed, match=r"can't be recorded any more.*no such table"):
+    with pytest.raises(WriterFailed, match="can't be recorded any more.*" + NO_TABLE):
         async with store.start_run(started) as writer:
             sql("DROP TABLE events")
             writer.append(started)
-            with pytest.raises(WriterFailed, match="no such table"):
+            with pytest.raises(WriterFailed, match=NO_TABLE):
                 await writer.durable()
             writer.append(TurnStarted(turn=0, at=0.0))
 
 
+@pytest.mark.parametrize("backend", ["sqlite"])
 @pytest.mark.anyio
 async def test_a_full_disk_fails_the_run(store: TraceStore, started: RunStarted) -> None:
     with pytest.raises(WriterFailed, match=r"disk is full.*free some space"):
@@ -143,7 +133,7 @@ async def test_a_full_disk_fails_the_run(store: TraceStore, started: RunStarted)
 async def test_a_dead_writer_is_reported_at_the_latest_when_the_run_ends(
     store: TraceStore, started: RunStarted, sql: Sql
 ) -> None:
-    with pytest.raises(WriterFailed, match="no such table"):
+    with pytest.raises(WriterFailed, match=NO_TABLE):
         async with store.start_run(started) as writer:
             sql("DROP TABLE events")
             writer.append(started)
@@ -169,8 +159,8 @@ async def test_a_run_whose_record_was_removed_fails(store: TraceStore, started: 
 
 @pytest.mark.anyio
 async def test_a_run_that_cannot_get_its_row_does_not_start(store: TraceStore, started: RunStarted, sql: Sql) -> None:
-    sql("DROP TABLE runs")
-    with pytest.raises(DatabaseUnavailable, match="no such table"):
+    sql("ALTER TABLE runs RENAME TO walks")
+    with pytest.raises(DatabaseUnavailable, match=NO_TABLE):
         async with store.start_run(started):
             pytest.fail("the body must not run")
 
@@ -236,13 +226,15 @@ async def test_asyncios_own_cancellation_flushes_too(store: TraceStore, started:
 
 
 @pytest.mark.anyio
-async def test_flushing_takes_a_bounded_time(path: Path, store: TraceStore, started: RunStarted) -> None:
+async def test_flushing_takes_a_bounded_time(
+    writing_elsewhere: Hold, store: TraceStore, started: RunStarted
+) -> None:
     lock = contextlib.ExitStack()
     with lock, pytest.raises(WriterFailed, match="could not be written within"):
         async with store.start_run(started, flush_seconds=0.02) as writer:
             writer.append(started)
             await writer.durable()
-            lock.enter_context(writing_elsewhere(path))
+            lock.enter_context(writing_elsewhere())
             writer.append(TurnStarted(turn=0, at=0.0))
     assert next(store.events(writer.run_id)) == started
 
@@ -288,7 +280,7 @@ async def test_writing_outside_the_context_is_an_error(store: TraceStore, starte
 async def test_inline_writing_is_committed_when_append_returns(
     store: TraceStore, started: RunStarted, sql: Sql
 ) -> None:
-    with pytest.raises(WriterFailed, match="no such table"):
+    with pytest.raises(WriterFailed, match=NO_TABLE):
         async with store.start_run(started, inline=True) as writer:
             writer.append(started)
             assert list(store.events(writer.run_id)) == [started]
