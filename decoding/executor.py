@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import torch
+
 from .errors import ModelUnsupported
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel
 
 ExecutorName = Literal["auto", "lean", "hf"]
+FINAL = -1
+"""The tap after the final norm."""
 
 
 class RowCache(Protocol):
@@ -34,11 +37,16 @@ class Block:
     """Tokens to append to one row in one forward, at positions `cache.length ...`.
 
     Logits are wanted from `tokens[logits_from]` on; `len(tokens)` wants none (a prefill chunk before the last).
+
+    With `tree`, the last `len(tree)` tokens form a tree: `tree[i]` is the index, among them, of the token that token
+    `i` follows, -1 for the token before them all. Each sees its ancestors only, at the position after its parent's; its
+    keys and values lie in the cache in the order of the block until `keep` drops what was not accepted.
     """
 
     cache: RowCache
     tokens: Sequence[int]
     logits_from: int
+    tree: Sequence[int] = ()
 
     @property
     def wanted(self) -> int:
@@ -55,6 +63,8 @@ class Executor(Protocol):
     """Whether rows of unequal length can be rows of one forward."""
     rewinds: bool
     """Whether `crop` and `fork` can go back to any earlier length; otherwise only to the present one."""
+    trees: bool
+    """Whether blocks may hold a tree."""
 
     def new_cache(self, tokens: int) -> RowCache:
         """Return an empty cache with room for about `tokens` tokens (it grows when needed)."""
@@ -71,6 +81,21 @@ class Executor(Protocol):
         """Drop everything after the first `length` tokens."""
         ...
 
+    def keep(self, cache: RowCache, length: int, kept: Sequence[int]) -> None:
+        """Keep the first `length` tokens and, moved behind them, those at the positions `kept` (ascending).
+
+        The rest is dropped. Only where `rewinds`.
+        """
+        ...
+
+    def mark(self, cache: RowCache) -> object:
+        """Return what `rewind` needs to come back to the present length; None where `crop` can."""
+        ...
+
+    def rewind(self, cache: RowCache, mark: object, tokens: Sequence[int]) -> RowCache:
+        """Return a cache that holds what was there at the `mark` and then `tokens`, replayed; `cache` is used up."""
+        ...
+
     def bytes_for(self, tokens: int) -> int:
         """Return the bytes that a cache of `tokens` tokens takes."""
         ...
@@ -85,6 +110,31 @@ class Executor(Protocol):
         When it raises, no cache has changed its length.
         """
         ...
+
+    def forward_tapped(self, blocks: Sequence[Block], taps: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Do the same and return, per tap, hidden states [sum of wanted, width] at the wanted positions.
+
+        Tap `i` is the input of layer `i` (0 = the embeddings), `FINAL` the state after the final norm.
+        """
+        ...
+
+
+def depths(tree: Sequence[int]) -> list[int]:
+    """Return the depth of every token of a tree, 1 for those that follow the token before it."""
+    found: list[int] = []
+    for parent in tree:
+        found.append(1 if parent < 0 else found[parent] + 1)
+    return found
+
+
+def ancestors(tree: Sequence[int]) -> torch.Tensor:
+    """Return which tokens of a tree each one sees, itself included: bool [len(tree), len(tree)]."""
+    sees = torch.zeros(len(tree), len(tree), dtype=torch.bool)
+    for index, parent in enumerate(tree):
+        if parent >= 0:
+            sees[index] = sees[parent]
+        sees[index, index] = True
+    return sees
 
 
 def choose_executor(model: PreTrainedModel, name: ExecutorName) -> Executor:

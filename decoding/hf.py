@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .errors import ModelUnsupported
-from .executor import Block, RowCache
+from .executor import Block, RowCache, ancestors, depths
 from .hf_cache import AttentionCache, PaddedGroup, StateCache, attends_only, same_rows
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ class HfExecutor:
         self._takes_positions = "position_ids" in accepted
         self._takes_keep = "logits_to_keep" in accepted
         self._attends_only = attends_only(self._config)
+        self._dtype = next(model.parameters()).dtype
         self.rewinds = self.shares_forwards = self._attends_only
+        self.trees = False
         self._single_tokens = False  # whether a continued state takes one token at a time only
         self._fixed_bytes = self._token_bytes = 0
         self._try_out()
@@ -88,6 +90,32 @@ class HfExecutor:
             row.alone().crop(length - row.length)
             row.length = length
 
+    def keep(self, cache: RowCache, length: int, kept: Sequence[int]) -> None:
+        """Compact an accepted path of a tree."""
+        row = cast("AttentionCache", cache)
+        if list(kept) == list(range(length, length + len(kept))):
+            self.crop(cache, length + len(kept))
+            return
+        index = torch.tensor([*range(length), *kept], device=self._device)
+        layers = [
+            None if states is None else (states[0].index_select(2, index), states[1].index_select(2, index))
+            for states in row.layers()
+        ]
+        row.alone()
+        row.take(layers)
+        row.length = length + len(kept)
+
+    def mark(self, cache: RowCache) -> object:
+        """Return a copy of a recurrent state; None for what can be cropped."""
+        return cache.copied() if isinstance(cache, StateCache) else None
+
+    def rewind(self, cache: RowCache, mark: object, tokens: Sequence[int]) -> RowCache:
+        """Take the copied state and replay `tokens` from there."""
+        state = cast("StateCache", mark)
+        if tokens:
+            self.forward([Block(state, tokens, len(tokens))])
+        return state
+
     def bytes_for(self, tokens: int) -> int:
         """Return the bytes of a cache of `tokens` tokens, as measured at the start."""
         return self._fixed_bytes + tokens * self._token_bytes
@@ -104,25 +132,43 @@ class HfExecutor:
 
     def forward(self, blocks: Sequence[Block]) -> Tensor:
         """Run one block, or single tokens of several rows as one padded batch."""
+        return self.forward_tapped(blocks, ())[0]
+
+    def forward_tapped(self, blocks: Sequence[Block], taps: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+        """Do the same, and return hidden states."""
         if len(blocks) > 1:
-            return self._forward_together(blocks)
+            return self._forward_together(blocks, taps)
         block = blocks[0]
         if isinstance(block.cache, StateCache):
-            return self._forward_state(block.cache, block)
+            return self._forward_state(block.cache, block, taps)
         row = cast("AttentionCache", block.cache)
         cache = row.alone()
         before = row.length
+        positions = range(before, before + len(block.tokens))
+        mask = None
+        if block.tree:
+            trunk = before + len(block.tokens) - len(block.tree)
+            positions = [*range(before, trunk), *(trunk - 1 + depth for depth in depths(block.tree))]
+            mask = self._tree_mask(block, before)
         try:
-            logits = self._call(cache, [list(block.tokens)], [before], None, block.wanted)
+            logits, tapped = self._call(cache, [list(block.tokens)], [positions], mask, block.wanted, taps)
         except Exception:
             held = cache.get_seq_length()
             if held > before:
                 cache.crop(before - held)
             raise
         row.length += len(block.tokens)
-        return logits[0]
+        return logits[0], [states[0] for states in tapped]
 
-    def _forward_together(self, blocks: Sequence[Block]) -> Tensor:
+    def _tree_mask(self, block: Block, before: int) -> Tensor:
+        """Return what each token sees, as the additive mask [1, 1, tokens, seen] that models take as it is."""
+        count, seen = len(block.tokens), before + len(block.tokens)
+        sees = torch.ones(count, seen, dtype=torch.bool).tril_(before)
+        sees[count - len(block.tree) :, seen - len(block.tree) :] = ancestors(block.tree)
+        mask = torch.zeros(1, 1, count, seen, dtype=self._dtype)
+        return mask.masked_fill_(~sees, torch.finfo(self._dtype).min)
+
+    def _forward_together(self, blocks: Sequence[Block], taps: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
         rows = [cast("AttentionCache", block.cache) for block in blocks]
         group = rows[0].group
         if not same_rows(group, rows):
@@ -132,39 +178,57 @@ class HfExecutor:
         assert group is not None
         tokens = [list(block.tokens) for block in blocks]
         try:
-            logits = self._call(group.cache, tokens, [row.length for row in rows], group.attention_mask(1), 1)
+            positions = [[row.length] for row in rows]
+            logits, tapped = self._call(group.cache, tokens, positions, group.attention_mask(1), 1, taps)
         except Exception:
             group.undo()
             raise
         group.advance(1)
         wanted = [index for index, block in enumerate(blocks) if block.wanted]
-        return logits[wanted, -1]
+        return logits[wanted, -1], [states[wanted, -1] for states in tapped]
 
-    def _forward_state(self, row: StateCache, block: Block) -> Tensor:
+    def _forward_state(self, row: StateCache, block: Block, taps: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
         tokens = list(block.tokens)
         # A failure inside leaves a state that is neither before nor after: the worker drops the cache of a failed row.
         parts = [[token] for token in tokens] if self._single_tokens and row.length > 0 else [tokens]
-        logits = []
+        logits: list[Tensor] = []
+        tapped: list[list[Tensor]] = [[] for _ in taps]
         for part in parts:
-            logits.append(self._call(row.state, [part], [row.length], None, len(part))[0])
+            positions = [range(row.length, row.length + len(part))]
+            scored, states = self._call(row.state, [part], positions, None, len(part), taps)
+            logits.append(scored[0])
+            for of_tap, state in zip(tapped, states, strict=True):
+                of_tap.append(state[0])
             row.length += len(part)
-        return torch.cat(logits)[len(tokens) - block.wanted :]
+        first = len(tokens) - block.wanted
+        return torch.cat(logits)[first:], [torch.cat(of_tap)[first:] for of_tap in tapped]
 
     def _call(
-        self, cache: Any, tokens: Sequence[list[int]], starts: Sequence[int], mask: Tensor | None, wanted: int
-    ) -> Tensor:
-        """Call the model; return logits [rows, wanted, vocab] in fp32."""
+        self,
+        cache: Any,
+        tokens: Sequence[list[int]],
+        positions: Sequence[Sequence[int]],
+        mask: Tensor | None,
+        wanted: int,
+        taps: Sequence[int],
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Call the model; return logits [rows, wanted, vocab] in fp32, and per tap [rows, wanted, width]."""
         ids = torch.tensor(tokens, device=self._device)
         arguments: dict[str, Any] = {self._cache_name: cache, "use_cache": True}
         if mask is not None:
             arguments["attention_mask"] = mask.to(self._device)
         if self._takes_positions:
-            offsets = torch.arange(ids.shape[1], device=self._device)
-            arguments["position_ids"] = torch.tensor(starts, device=self._device)[:, None] + offsets
+            arguments["position_ids"] = torch.tensor([list(of_row) for of_row in positions], device=self._device)
         if self._takes_keep:
             arguments["logits_to_keep"] = max(wanted, 1)
-        logits: Tensor = self._model(input_ids=ids, **arguments).logits
-        return logits[:, logits.shape[1] - wanted :].float()
+        if taps:
+            arguments["output_hidden_states"] = True
+        output = self._model(input_ids=ids, **arguments)
+        logits: Tensor = output.logits
+        first = ids.shape[1] - wanted
+        # The library's list: the input of every layer, then the state after the final norm.
+        tapped = [output.hidden_states[tap][:, first:] for tap in taps]
+        return logits[:, logits.shape[1] - wanted :].float(), tapped
 
     # -- the trial ----------------------------------------------------------------------------------------------
 
@@ -183,6 +247,7 @@ class HfExecutor:
                 raise ModelUnsupported(self._refusal("continuing from its cache differs from its plain forward"))
         if self._attends_only:
             self.shares_forwards = self._pads_correctly(ids, plain)
+            self.trees = self._reads_trees(ids, plain)
 
     def _measure(self, ids: list[int]) -> tuple[Tensor, Tensor]:
         """Return logits read at once and in three blocks; note what a token takes."""
@@ -218,6 +283,21 @@ class HfExecutor:
             return False
         rows = torch.stack(steps, dim=1)  # [row, step, vocab]
         return self._agrees(rows[0], plain[split - 2 : split]) and self._agrees(rows[1], plain[-2:])
+
+    def _reads_trees(self, ids: list[int], plain: Tensor) -> bool:
+        """Tell whether a token's siblings leave its logits alone, and the accepted path can be kept."""
+        cache = self.new_cache(0)
+        half = TRIAL_LENGTH // 2
+        other = (ids[half] + 1) % self.vocab_size
+        self.forward([Block(cache, ids[:half], half)])
+        try:
+            block = Block(cache, [other, ids[half], ids[half + 1]], 0, tree=(-1, -1, 1))
+            branch = self.forward([block])[1:]
+            self.keep(cache, half, (half + 1, half + 2))
+            after = self.forward([Block(cache, ids[half + 2 :], 0)])
+        except (TypeError, ValueError, RuntimeError, NotImplementedError):
+            return False
+        return self._agrees(torch.cat([branch, after]), plain[half:])
 
     def _agrees(self, ours: Tensor, plain: Tensor) -> bool:
         single = next(self._model.parameters()).dtype == torch.float32

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .executor import Block, RowCache
+from .executor import FINAL, Block, RowCache, ancestors, depths
 from .linear import Linear, fuse, pack_small
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class _View:
     """Per layer [kv_heads, seen, head_dim], the new tokens included; [kv_heads, head_dim, seen] for a single token."""
     values: Sequence[Tensor]
     mask: Tensor | None
-    """bool [tokens, seen]; None for a single token or a block at position 0."""
+    """bool [tokens, seen]; None for a single token or a chain at position 0."""
     out: Tensor
     """The block's part of the result: [tokens, heads, head_dim]; [kv_heads, group, head_dim] for a single token."""
 
@@ -121,6 +121,7 @@ class LeanExecutor:
     name: Literal["lean", "hf"] = "lean"
     shares_forwards = True
     rewinds = True
+    trees = True
 
     def __init__(self, model: PreTrainedModel) -> None:
         loaded: Any = model
@@ -196,6 +197,22 @@ class LeanExecutor:
         """Forget what follows `length`; the memory stays for what comes next."""
         cast("LeanCache", cache).length = length
 
+    def keep(self, cache: RowCache, length: int, kept: Sequence[int]) -> None:
+        """Compact an accepted path of a tree."""
+        row = cast("LeanCache", cache)
+        if list(kept) != list(range(length, length + len(kept))):
+            index = torch.tensor(kept, device=self.device)
+            row.buffer[:, :, :, length : length + len(kept)] = row.buffer.index_select(3, index)
+        row.length = length + len(kept)
+
+    def mark(self, cache: RowCache) -> object:
+        """Return None: `crop` goes back."""
+        return None
+
+    def rewind(self, cache: RowCache, mark: object, tokens: Sequence[int]) -> RowCache:
+        """Not needed where `crop` goes back."""
+        raise AssertionError("a cache that can be cropped is never replayed")
+
     def bytes_for(self, tokens: int) -> int:
         """Return the bytes of `tokens` tokens' keys and values."""
         size: int = self.dtype.itemsize
@@ -209,34 +226,52 @@ class LeanExecutor:
 
     def forward(self, blocks: Sequence[Block]) -> Tensor:
         """Run the blocks as rows of one ragged batch; see `Executor.forward`."""
+        return self.forward_tapped(blocks, ())[0]
+
+    def forward_tapped(self, blocks: Sequence[Block], taps: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+        """Run the blocks as rows of one ragged batch; see `Executor.forward_tapped`."""
+        return self.run(blocks, range(len(self.layers)), taps)
+
+    def run(self, blocks: Sequence[Block], layers: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+        """Run the blocks through `layers` only; the caches of layers left out keep whatever lies there."""
         tokens: list[int] = []
         positions: list[int] = []
         wanted: list[int] = []
-        spans: list[tuple[LeanCache, int, int]] = []
+        spans: list[tuple[LeanCache, int, int, Sequence[int]]] = []
         for block in blocks:
             start = len(tokens)
             before = cast("LeanCache", block.cache).length
             tokens.extend(block.tokens)
-            positions.extend(range(before, before + len(block.tokens)))
+            trunk = before + len(block.tokens) - len(block.tree)
+            positions.extend(range(before, trunk))
+            if block.tree:
+                positions.extend(trunk - 1 + depth for depth in depths(block.tree))
             wanted.extend(range(start + block.logits_from, len(tokens)))
-            spans.append((cast("LeanCache", block.cache), start, len(tokens)))
+            spans.append((cast("LeanCache", block.cache), start, len(tokens), block.tree))
         x = self.embedding.index_select(0, torch.tensor(tokens, device=self.device))  # [T, width]
         cos, sin = self._rotation(positions)
         # One buffer serves all layers: each overwrites it after the one before has used it.
         attended = torch.empty(len(tokens), self.heads * self.head_dim, dtype=self.dtype, device=self.device)
         views = [self._view(*span, attended) for span in spans]
-        for index, layer in enumerate(self.layers):
+        tapped: dict[int, Tensor] = {}
+        for index in layers:
+            layer = self.layers[index]
+            if index in taps:
+                tapped[index] = x
             self._attend(index, layer.qkv(self._norm(x, layer.input_norm)), layer.qk_norm, cos, sin, views)
             x = layer.output.add_to(x, attended)
             gate, up = layer.gate_up(self._norm(x, layer.mlp_norm)).chunk(2, dim=-1)
             x = layer.down.add_to(x, F.silu(gate).mul_(up))
-        for cache, start, end in spans:
+        for cache, start, end, _ in spans:
             cache.length += end - start
         if len(wanted) < len(tokens):
-            x = x.index_select(0, torch.tensor(wanted, dtype=torch.long, device=self.device))
-        return self.head(self._norm(x, self.final_norm)).float()  # [wanted, vocab]
+            index = torch.tensor(wanted, dtype=torch.long, device=self.device)
+            x = x.index_select(0, index)
+            tapped = {tap: state.index_select(0, index) for tap, state in tapped.items()}
+        tapped[FINAL] = x = self._norm(x, self.final_norm)
+        return self.head(x).float(), [tapped[tap] for tap in taps]  # [wanted, vocab], each [wanted, width]
 
-    def _view(self, cache: LeanCache, start: int, end: int, attended: Tensor) -> _View:
+    def _view(self, cache: LeanCache, start: int, end: int, tree: Sequence[int], attended: Tensor) -> _View:
         count, before = end - start, cache.length
         seen = before + count
         cache.reserve(seen)
@@ -250,8 +285,10 @@ class LeanExecutor:
         else:
             out = attended[start:end].view(count, self.heads, self.head_dim)
         mask = None
-        if count > 1 and before > 0:
+        if count > 1 and (before > 0 or tree):
             mask = torch.ones(count, seen, dtype=torch.bool, device=self.device).tril_(before)
+            if tree:
+                mask[count - len(tree) :, seen - len(tree) :] = ancestors(tree).to(self.device)
         return _View(start, end, new, keys.unbind(0), values.unbind(0), mask, out)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:

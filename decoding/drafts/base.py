@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -83,11 +82,3 @@ class Draft(Protocol):
 def chain_parents(length: int) -> tuple[int, ...]:
     """Return the parents of a chain of `length` tokens, written out."""
     return tuple(range(-1, length - 1))
-
-
-def depths(parents: Sequence[int]) -> list[int]:
-    """Return the depth of every token of a tree, 1 for those that follow the row's last token."""
-    found: list[int] = []
-    for parent in parents:
-        found.append(1 if parent == ROOT else found[parent] + 1)
-    return found
