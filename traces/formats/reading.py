@@ -1,0 +1,100 @@
+"""Reads trajectories from a file of any of the formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Self
+
+from ..trajectory import Trajectory
+from .chat import read_chat
+from .detect import detect
+from .errors import Fault, UnreadableFile
+from .source import Source
+from .tau_bench import read_tau_bench
+
+Reader = Callable[[Source], Iterator[Trajectory]]
+"""Yields the trajectories of a file and notes its faults; raises only where the file can't be opened."""
+
+AUTO = "auto"
+
+FORMATS: Mapping[str, Reader] = MappingProxyType(
+    {
+        "chat": read_chat,
+        "tau-bench": read_tau_bench,
+    }
+)
+"""The formats that can be read, by name."""
+
+
+class Reading(Iterator[Trajectory]):
+    """Iterates over the trajectories of a file, one in memory at a time; iterate once.
+
+    What can't be read is left out and becomes a fault. A trajectory that lacks something, such as the result of a call,
+    is kept, and is a fault too.
+    """
+
+    def __init__(self, path: Path, format: str) -> None:
+        self.path = path
+        self.format = format
+        self.count = 0
+        """Trajectories read so far."""
+        self._source = Source(path)
+        self._trajectories = FORMATS[format](self._source)
+
+    @property
+    def faults(self) -> list[Fault]:
+        """What was wrong so far: the first thousand."""
+        return self._source.faults
+
+    @property
+    def fault_count(self) -> int:
+        """How many faults there were so far."""
+        return self._source.fault_count
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Trajectory:
+        """Return the next trajectory.
+
+        Raises:
+            UnreadableFile: the file is at its end and nothing of it could be read.
+        """
+        try:
+            trajectory = next(self._trajectories)
+        except StopIteration:
+            if self.count == 0:
+                raise self._nothing() from None
+            raise
+        self.count += 1
+        return trajectory
+
+    def _nothing(self) -> UnreadableFile:
+        if not self.faults:
+            return UnreadableFile(f"{self.path} holds no trajectory of the format {self.format}")
+        more = f" ({self.fault_count - 1} more faults)" if self.fault_count > 1 else ""
+        return UnreadableFile(f"nothing of {self.path} could be read; {self.faults[0].where}{more}")
+
+
+def read(path: str | Path, format: str = AUTO) -> Reading:
+    """Return the trajectories of a file, to be iterated over once.
+
+    Args:
+        path: The file.
+        format: One of `FORMATS`; `auto` tells from what is in the file.
+
+    Raises:
+        UnreadableFile: the file can't be read, is none of the formats, or (while iterating, at its end) held nothing
+            that could be read.
+    """
+    path = Path(path)
+    if format == AUTO:
+        format = detect(path)
+    elif format not in FORMATS:
+        raise UnreadableFile(f"no format is called {format!r}: there are {', '.join(FORMATS)}")
+    else:
+        with Source(path).open():
+            pass
+    return Reading(path, format)
