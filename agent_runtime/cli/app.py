@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from . import bench, db, doctor, runs, tools
+from . import replay as replay_command
 from . import run as run_command
 from .errors import ExitCode, debugging, describe, exit_code
 from .output import note
@@ -45,6 +46,7 @@ def build() -> typer.Typer:
         pass
 
     app.command("run")(run_command.run)
+    app.command("replay")(replay_command.replay)
     app.add_typer(runs.app, name="runs")
     app.command("tools")(tools.tools)
     app.command("doctor")(doctor.doctor)
