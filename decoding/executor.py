@@ -66,6 +66,10 @@ class Executor(Protocol):
     trees: bool
     """Whether blocks may hold a tree."""
 
+    def expect_blocks(self, blocks: bool) -> None:
+        """Tell whether most forwards will read several tokens of a row, so that weights can be laid out for that."""
+        ...
+
     def new_cache(self, tokens: int) -> RowCache:
         """Return an empty cache with room for about `tokens` tokens (it grows when needed)."""
         ...

@@ -61,6 +61,9 @@ class HfExecutor:
 
     # -- caches -------------------------------------------------------------------------------------------------
 
+    def expect_blocks(self, blocks: bool) -> None:
+        """Do nothing: the model's weights lie as they lie."""
+
     def new_cache(self, tokens: int) -> RowCache:
         """Return an empty cache; it grows as it fills."""
         return AttentionCache(self._token_bytes) if self._attends_only else StateCache(self._config)

@@ -142,7 +142,8 @@ class LeanExecutor:
         # A tied head is the embedding, which is read by rows: keep its layout.
         self.head = Linear(head.weight.detach(), None)
         products = [[layer.qkv, layer.output, layer.gate_up, layer.down] for layer in self.layers]
-        pack_small([self.head, *(product for of_layer in products for product in of_layer)])
+        self._products = [self.head, *(product for of_layer in products for product in of_layer)]
+        pack_small(self._products)
         self._rotary = body.rotary_emb
         self._cos = self._sin = torch.empty(0)
         self._zero = torch.zeros(1, 1, 1, dtype=self.dtype, device=self.device)
@@ -175,6 +176,11 @@ class LeanExecutor:
         )
 
     # -- caches -------------------------------------------------------------------------------------------------
+
+    def expect_blocks(self, blocks: bool) -> None:
+        """Read one row from the same copy of the weights as several: two copies in turn fall out of the CPU's cache."""
+        for product in self._products:
+            product.packed_from = 1 if blocks else 2
 
     def _buffer(self, tokens: int) -> Tensor:
         shape = (len(self.layers), 2, self.kv_heads, max(tokens, 1), self.head_dim)

@@ -15,16 +15,18 @@ PACKED_BYTES = 256 << 20
 class Linear:
     """y = x W^T + b with `weight` kept transposed, [inputs, outputs]."""
 
-    __slots__ = ("bias", "packed", "weight")
+    __slots__ = ("bias", "packed", "packed_from", "weight")
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight = weight.t()
         self.bias = bias
         self.packed: Tensor | None = None
+        self.packed_from = 2
+        """Rows from which the packed copy is read."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Apply to x [T, inputs]."""
-        if self.packed is not None and x.shape[0] > 1:
+        if self.packed is not None and x.shape[0] >= self.packed_from:
             return _packed_product(x, self.packed, self.bias)
         if self.bias is None:
             return torch.mm(x, self.weight)
@@ -32,7 +34,7 @@ class Linear:
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """Return residual + self(x), for one row in one product."""
-        if self.packed is not None and x.shape[0] > 1:
+        if self.packed is not None and x.shape[0] >= self.packed_from:
             return _packed_product(x, self.packed, self.bias).add_(residual)
         result = torch.addmm(residual, x, self.weight)
         return result if self.bias is None else result.add_(self.bias)

@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
+
+    from .drafts.base import DraftKind
+    from .tally import DraftCounts
 
 StopReason = Literal["eos", "length", "stop_string", "constraint", "cancelled"]
 
@@ -71,6 +74,16 @@ class Constraint(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallGrammar:
+    """The grammar of a call on a row that is not constrained by it: what it forces there is only a draft."""
+
+    opener: tuple[int, ...]
+    """Tokens that open a call."""
+    start: Callable[[], Constraint]
+    """Makes the grammar's state right after the opener."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowRequest:
     """One continuation to decode.
 
@@ -90,6 +103,15 @@ class RowRequest:
     score_end: bool = True
     """False ends the row at its last choice: what the grammar forces from there to its end costs no forward pass, and
     gets log-probability 0 instead of the target's."""
+    drafts: frozenset[DraftKind] | None = None
+    """Which of the worker's drafts may propose tokens; None = all of them."""
+    scope: str = ""
+    """Whose earlier texts may be drafted from: rows that name the same scope share them; "" = the owner's own only."""
+    suggestion: tuple[int, ...] = ()
+    """A text that is expected somewhere in the answer, e.g. a guessed call; only ever a draft. `Row.suggest` sets it
+    later."""
+    call_grammar: CallGrammar | None = None
+    """What the `grammar` draft follows on a row without a constraint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +149,8 @@ class Finished:
     slowdown_s: float
     tail: str = ""
     """Text before a stop string that belongs to no emitted token, because its token also holds the stop string."""
+    drafting: tuple[DraftCounts, ...] = ()
+    """What was drafted, by kind."""
 
 
 RowEvent = Ready | Tokens | Finished

@@ -32,6 +32,7 @@ class Row:
         self.request = request
         self._wake = wake
         self._ring = ring  # wakes the model thread
+        self.suggestion = request.suggestion
         self._events: deque[RowEvent] = deque()
         self._tokens: list[int] = []
         self._error: BaseException | None = None
@@ -68,6 +69,10 @@ class Row:
     def tokens_so_far(self) -> tuple[int, ...]:
         """Every token emitted so far, also those that still wait in the buffer."""
         return tuple(self._tokens)
+
+    def suggest(self, tokens: tuple[int, ...]) -> None:
+        """Tell a text that is expected somewhere in the answer; the next steps may draft from it."""
+        self.suggestion = tokens
 
     def cancel(self) -> None:
         """End this row at the next step boundary; its events go on until `Finished("cancelled")`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from .errors import GrammarError
 from .executor import Block, RowCache
@@ -11,6 +12,12 @@ from .requests import Finished, Ready, RowEvent, RowRequest, StopReason, Tokens
 from .row import Row
 from .sampling import Sampler
 from .stops import StopScanner
+from .tally import Tally, frozen
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .drafts.base import DraftKind
 
 
 class RowState:
@@ -39,6 +46,9 @@ class RowState:
         self.shared_forwards = 0
         self.emitted = 0
         self.tail = ""
+        self.hidden: Tensor | None = None
+        """The state after the final norm [width] that chose the last token, where a draft taps it."""
+        self.tallies: dict[DraftKind, Tally] = {}
         self._held: list[tuple[int, float]] = []
         self._outbox: list[tuple[int, float]] = []
         self._started: float | None = None
@@ -86,15 +96,27 @@ class RowState:
         constraint = self.request.constraint
         return constraint is not None and new > 0 and constraint.finished()
 
-    def block(self, count: int) -> Block:
-        """Return the next `count` pending tokens, asking for the logits that score or choose something."""
+    @property
+    def suggestion(self) -> tuple[int, ...]:
+        """A text that is expected somewhere in the answer."""
+        return self.row.suggestion
+
+    def tally(self, kind: DraftKind) -> Tally:
+        """Return the row's counts of one kind of draft."""
+        return self.tallies.setdefault(kind, Tally())
+
+    def block(self, count: int, drafted: Sequence[int] = (), tree: Sequence[int] = ()) -> Block:
+        """Return the next `count` pending tokens and then `drafted` ones, whose parents are `tree` (empty = a chain).
+
+        Logits are asked for where they score or choose something.
+        """
         assert self.cache is not None
         start = self.cached
         tokens = self.tokens[start : start + count]
         first = min(max(self.scored - 1 - start, 0), count)
         if self.request.max_new_tokens == 0:
             first = count
-        return Block(self.cache, tokens, first)
+        return Block(self.cache, [*tokens, *drafted] if drafted else tokens, first, tree)
 
     def start(self, cache: RowCache, reused: int, copied: int) -> None:
         """Take a cache that holds the first `reused` tokens."""
@@ -120,14 +142,21 @@ class RowState:
                 if self._is_complete():
                     return
 
-    def choose(self, token: int, logprob: float) -> None:
-        """Append a token chosen from the target's logits, and what is forced after it."""
-        self.tokens.append(token)
-        if self.request.constraint is not None:
-            self.request.constraint.advance(token)
-        self.score([logprob])
-        if self.reason is not None:
-            return
+    def accept(self, tokens: Sequence[int], logprobs: Sequence[float]) -> int:
+        """Append what a verified block emits, up to where the row ends; return how many tokens that were."""
+        constraint = self.request.constraint
+        for count, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True), start=1):
+            self.tokens.append(token)
+            if constraint is not None:
+                constraint.advance(token)
+            self.score([logprob])
+            if self.reason is not None:
+                return count
+        self._go_on()
+        return len(tokens)
+
+    def _go_on(self) -> None:
+        """Append what is forced after the last token."""
         self.add_forced()
         constraint = self.request.constraint
         if not self.request.score_end and constraint is not None and constraint.finished():
@@ -216,6 +245,7 @@ class RowState:
             decode_s=now - ready,
             slowdown_s=slowdown_s,
             tail=self.tail,
+            drafting=frozen(self.tallies),
         )
 
     def push(self, event: RowEvent | None) -> None:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .tally import DraftCounts, Tally, frozen
+
+if TYPE_CHECKING:
+    from .drafts.base import DraftKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +39,16 @@ class WorkerStatistics:
     """Key/value bytes held by idle entries and running rows after the last step."""
     evictions: int
     """Idle entries dropped for want of memory or because their conversation had newer ones."""
+    forward_s: float
+    """Seconds in forward passes of the model."""
+    verify_s: float
+    """Of these, in passes that verified drafts."""
+    draft_s: float
+    """Seconds of drafting."""
+    host_s: float
+    """Seconds of choosing, verifying and taking back between forward passes."""
+    drafting: tuple[DraftCounts, ...]
+    """What was drafted by rows that are over, by kind."""
 
 
 @dataclass(slots=True)
@@ -46,6 +63,17 @@ class Counts:
     new_tokens: int = 0
     bytes_copied: int = 0
     cache_bytes: int = 0
+    forward_s: float = 0.0
+    verify_s: float = 0.0
+    draft_s: float = 0.0
+    host_s: float = 0.0
+    tallies: dict[DraftKind, Tally] = field(default_factory=dict)
+
+    def finish(self, emitted: int, tallies: Mapping[DraftKind, Tally]) -> None:
+        """Count a row that is over."""
+        self.new_tokens += emitted
+        for kind, tally in tallies.items():
+            self.tallies.setdefault(kind, Tally()).take(tally)
 
     def frozen(
         self,
@@ -73,4 +101,9 @@ class Counts:
             cache_entries=cache_entries,
             cache_bytes=self.cache_bytes,
             evictions=evictions,
+            forward_s=self.forward_s,
+            verify_s=self.verify_s,
+            draft_s=self.draft_s,
+            host_s=self.host_s,
+            drafting=frozen(dict(self.tallies)),
         )

@@ -9,18 +9,21 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from .cache import PrefixStore
+from .costs import measure_costs
+from .drafter import Drafter
+from .drafts.base import Draft
 from .errors import DecodingError, PromptRejected, RowFailed, WorkerStopped
-from .executor import Block, Executor, ExecutorName, choose_executor
+from .executor import Executor, ExecutorName, choose_executor
 from .requests import RowRequest
 from .row import Row
 from .row_state import RowState
-from .sampling import Sampler, pick, score
-from .scheduler import Planned, Scheduler, budget_error
+from .sampling import Sampler
+from .scheduler import Scheduler, budget_error
 from .slowdown import SlowdownMeter
 from .statistics import Counts, WorkerStatistics
+from .step import Stepper
 from .stops import StopScanner
 from .wake import waker_of_this_loop
 
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from transformers import PreTrainedModel
+
+
+DraftFactory = Callable[[Executor], Draft]
+DETERMINISTIC_DRAFT = 7
 
 
 class ModelWorker:
@@ -49,6 +56,8 @@ class ModelWorker:
         deterministic: bool = False,
         executor: ExecutorName = "auto",
         threads: int | None = None,
+        drafts: Sequence[Draft | DraftFactory] = (),
+        draft_tokens: int | None = None,
     ) -> None:
         """Move the model to `device`, build its executor and start the thread.
 
@@ -61,11 +70,15 @@ class ModelWorker:
             max_rows: rows that decode together; others queue.
             kv_budget_bytes: bytes of keys and values over running rows and idle entries; checked between steps, so it
                 is exceeded by one growth of a buffer at most.
-            deterministic: every row runs in forwards of its own; prompts are read in chunks, and prefixes re-used in
-                lengths, that end at multiples of `prefill_chunk`. A row's numbers then don't depend on other rows to
-                the last bit, but no two rows share a pass over the weights.
+            deterministic: every row runs in forwards of its own, and decodes in blocks of `draft_tokens` + 1 tokens (of
+                one without drafts, or where the model's state can't be rewound); prompts are read in chunks, and
+                prefixes re-used in lengths, that end at multiples of `prefill_chunk`. A row's numbers then don't depend
+                on other rows to the last bit, but no two rows share a pass over the weights.
             executor: "auto" takes the lean one where the architecture allows, else the model's own forward.
             threads: torch's threads for this process; None leaves them (see `decoding.threads`).
+            drafts: who may propose tokens, which the model then verifies; or functions that make one for the executor.
+            draft_tokens: tokens to draft in every step where something is proposed; None chooses by measured cost (with
+                `deterministic`: 7).
 
         Raises:
             ModelUnsupported: no executor can run the model correctly.
@@ -79,6 +92,9 @@ class ModelWorker:
         # Not inference mode: the fused weights become the model's own, and must still take part in a backward pass.
         with torch.no_grad():
             self._executor: Executor = choose_executor(model, executor)
+            self._drafts = [make(self._executor) if callable(make) else make for make in drafts]
+        self._draft_tokens = DETERMINISTIC_DRAFT if draft_tokens is None and deterministic else draft_tokens
+        self._executor.expect_blocks(bool(self._drafts))
         self._device = next(model.parameters()).device
         self._detokenize = detokenize
         self._deterministic = deterministic
@@ -94,6 +110,7 @@ class ModelWorker:
         self._lock = threading.Lock()  # between submitting and dying: no row may slip through
         self._closing = False
         self._stopped: WorkerStopped | None = None
+        self._chooser: Drafter | None = None
         self._thread = threading.Thread(target=self._main, name="agent-runtime-model", daemon=True)
         self._thread.start()
 
@@ -201,7 +218,29 @@ class ModelWorker:
         self._scheduler.waiting.clear()
         self._store.clear()
 
+    def _drafter(self) -> Drafter | None:
+        if not self._drafts:
+            return None
+        executor = self._executor
+        return Drafter(
+            self._drafts,
+            measure_costs(executor),
+            vocab_size=executor.vocab_size,
+            trees=executor.trees,
+            fixed=self._draft_tokens,
+        )
+
     def _loop(self) -> None:
+        self._chooser = self._drafter()
+        stepper = Stepper(
+            self._executor,
+            self._store,
+            self._chooser,
+            self._counts,
+            device=self._device,
+            deterministic=self._deterministic,
+            block_tokens=1 + (self._draft_tokens or 0) if self._chooser is not None else 1,
+        )
         began = time.perf_counter()
         while True:
             self._bell.clear()
@@ -223,12 +262,15 @@ class ModelWorker:
                 continue
             if any(not part.row.is_ready for part in planned):
                 self._flush()  # this step takes longer than a token
-            logits = self._run(planned)
-            # From forward to forward: what grammars, forks and choosing take between them is part of a step's price.
+            stepped = stepper.run(planned)
+            for state, error in stepped.failed:
+                self._fail(state, error)
+            # From step to step: what grammars, forks and choosing take is part of a step's price.
             ended = time.perf_counter()
-            self._meter.add([part.row for part in planned], [part.count for part in planned], ended - began)
+            self._meter.add([part.row for part in planned], stepped.sizes, ended - began)
             began = ended
-            self._postprocess(planned, logits)
+            self._announce([part.row for part in planned])
+            self._counts.cache_bytes = self._scheduler.running_bytes + self._store.nbytes
 
     def _flush(self) -> None:
         for state in self._scheduler.running:
@@ -263,96 +305,7 @@ class ModelWorker:
         state.add_forced()
         return state
 
-    # -- one step: run ------------------------------------------------------------------------------------------
-
-    def _run(self, planned: Sequence[Planned]) -> list[Tensor | Exception]:
-        """Run the planned blocks; return per row its wanted logits [wanted, vocab], or the error that befell it."""
-        blocks = [part.row.block(part.count) for part in planned]
-        if self._deterministic:
-            groups = [[index] for index in range(len(blocks))]
-        else:
-            groups = self._executor.partition(blocks)
-        results: list[Tensor | Exception] = [torch.empty(0)] * len(blocks)
-        for group in groups:
-            for index, result in zip(group, self._forward([blocks[index] for index in group]), strict=True):
-                results[index] = result
-            for index in group:
-                row = planned[index].row
-                if row.is_ready:
-                    row.forwards += 1
-                    row.shared_forwards += len(group) > 1
-                else:
-                    self._counts.prefilled_tokens += planned[index].count
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return results
-
-    def _forward(self, blocks: list[Block]) -> Sequence[Tensor | Exception]:
-        self._counts.forwards += 1
-        try:
-            logits = self._executor.forward(blocks)
-        except Exception as error:
-            if len(blocks) == 1:
-                return [error]
-            # Caches are as they were: run each block alone, so that only the row at fault ends.
-            return [result for block in blocks for result in self._forward([block])]
-        if len(blocks) == 1:
-            return [logits]
-        parts: Sequence[Tensor] = torch.split(logits, [block.wanted for block in blocks])
-        return parts
-
-    # -- one step: postprocess ----------------------------------------------------------------------------------
-
-    def _postprocess(self, planned: Sequence[Planned], results: Sequence[Tensor | Exception]) -> None:
-        choosing: list[tuple[RowState, Tensor]] = []
-        for part, result in zip(planned, results, strict=True):
-            try:
-                if isinstance(result, Exception):
-                    raise result
-                self._score_known(part.row, result)
-                self._snapshot_if_due(part.row)
-                if part.row.reason is None and result.shape[0] and part.row.pending == 0:
-                    choosing.append((part.row, result[-1]))
-            except Exception as error:
-                self._fail(part.row, error)
-        self._choose(choosing)
-        self._announce([part.row for part in planned])
-        self._counts.cache_bytes = self._scheduler.running_bytes + self._store.nbytes
-
-    def _score_known(self, row: RowState, logits: Tensor) -> None:
-        """Give known tokens (forced by the grammar) their log-probabilities under the target."""
-        known = row.tokens[row.scored : row.cached + 1][: logits.shape[0]]
-        if known and row.reason is None:
-            ids = torch.tensor(known, device=logits.device)
-            row.score(score(logits[: len(known)], ids).tolist())
-
-    def _snapshot_if_due(self, row: RowState) -> None:
-        if self._executor.rewinds or row.background:
-            return
-        if not row.is_ready and row.cached == row.prompt_tokens - 1:
-            self._store.snapshot(row)
-
-    def _choose(self, choosing: list[tuple[RowState, Tensor]]) -> None:
-        """Choose the next token of every row that has logits for one, all greedy rows at once."""
-        ready: list[tuple[RowState, Tensor, Tensor | None]] = []
-        for row, logits in choosing:
-            try:
-                mask = row.request.constraint.allowed() if row.request.constraint is not None else None
-                if mask is not None and not bool(mask.any()):
-                    raise row.mask_is_empty()
-                ready.append((row, logits, mask))
-            except Exception as error:
-                self._fail(row, error)
-        if not ready:
-            return
-        rows = [row for row, _, _ in ready]
-        logits_of = torch.stack([logits for _, logits, _ in ready])  # [rows, vocab]
-        ids, logprobs = pick(logits_of, [row.sampler for row in rows], [mask for _, _, mask in ready])
-        for row, token, logprob in zip(rows, ids, logprobs, strict=True):
-            try:
-                row.choose(token, logprob)
-            except Exception as error:
-                self._fail(row, error)
+    # -- events ---------------------------------------------------------------------------------------------------
 
     def _announce(self, rows: Sequence[RowState]) -> bool:
         """Push the events that have come about, end the rows that are over; tell whether anything changed."""
@@ -378,8 +331,8 @@ class ModelWorker:
 
     def _finish(self, row: RowState) -> None:
         row.push(row.take_tokens())
-        self._counts.new_tokens += row.emitted
-        self._scheduler.remove(row)
+        self._counts.finish(row.emitted, row.tallies)
+        self._let_go(row)
         row.push(row.finished(self._meter.settle(row)))
 
     # -- errors -------------------------------------------------------------------------------------------------
@@ -387,9 +340,14 @@ class ModelWorker:
     def _fail(self, row: RowState, error: Exception) -> None:
         """End one row with an error; its cache is not trusted any more."""
         row.cache = None
-        self._scheduler.remove(row)
+        self._let_go(row)
         self._meter.settle(row)
         self._blame(row.row, error)
+
+    def _let_go(self, row: RowState) -> None:
+        self._scheduler.remove(row)
+        if self._chooser is not None:
+            self._chooser.forget(row)
 
     def _blame(self, row: Row, error: Exception) -> None:
         if isinstance(error, DecodingError):

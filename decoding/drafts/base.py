@@ -69,6 +69,8 @@ class Draft(Protocol):
     """
 
     kind: DraftKind
+    needs_hidden: bool
+    """Whether it looks at `DraftedRow.hidden`."""
 
     def propose(self, row: DraftedRow, limit: int) -> Proposal | None:
         """Return up to `limit` tokens to follow `row.tokens`, or None where there is nothing to say."""

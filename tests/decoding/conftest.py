@@ -193,15 +193,15 @@ class Gate:
         self._open = True
         self._arrived = threading.Semaphore(0)
         self._executor: Any = worker._executor
-        self._forward = self._executor.forward
-        self._executor.forward = self.forward
+        self._forward = self._executor.forward_tapped
+        self._executor.forward_tapped = self.forward
 
-    def forward(self, blocks: Any) -> Any:
+    def forward(self, blocks: Any, taps: Any) -> Any:
         if not self._open:
             self._arrived.release()
             assert self._permits.acquire(timeout=30)
         self.forwards.append([(block.cache.length, len(block.tokens)) for block in blocks])
-        return self._forward(blocks)
+        return self._forward(blocks, taps)
 
     def close(self) -> None:
         self._open = False

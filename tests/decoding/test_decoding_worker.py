@@ -137,14 +137,14 @@ async def test_a_slow_consumer_pauses_its_own_row_only(qwen3: Any) -> None:
 async def test_an_error_in_the_forward_ends_the_row_at_fault_only(qwen3: Any) -> None:
     with ModelWorker(qwen3) as worker:
         executor: Any = worker._executor
-        forward = executor.forward
+        forward = executor.forward_tapped
 
-        def faulty(blocks: Any) -> Any:
+        def faulty(blocks: Any, taps: Any) -> Any:
             if any(299 in block.tokens for block in blocks):
                 raise ArithmeticError("boom")
-            return forward(blocks)
+            return forward(blocks, taps)
 
-        executor.forward = faulty
+        executor.forward_tapped = faulty
         results: dict[str, Any] = {}
 
         async def one(name: str, asked: RowRequest) -> None:
@@ -325,13 +325,13 @@ async def test_what_a_probes_grammar_takes_between_forwards_is_slowdown_too(qwen
     monkeypatch.setattr("agent_runtime.decoding.worker.time", SimpleNamespace(perf_counter=lambda: clock[0]))
     with ModelWorker(qwen3) as worker:
         executor: Any = worker._executor
-        forward = executor.forward
+        forward = executor.forward_tapped
 
-        def timed(blocks: Any) -> Any:
+        def timed(blocks: Any, taps: Any) -> Any:
             clock[0] += 1.0
-            return forward(blocks)
+            return forward(blocks, taps)
 
-        executor.forward = timed
+        executor.forward_tapped = timed
         probe = request(1, count=6, owner="a", background=True, constraint=Unhurried(clock))
         async with anyio.create_task_group() as group:
             group.start_soon(collect, worker, probe)

@@ -1,0 +1,196 @@
+"""Which draft a row gets in the next step, and how many of its tokens: by expected tokens per measured second."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from torch import Tensor
+
+from .acceptance import Acceptance, Key
+from .constrained import guide, guided
+from .costs import CostTable
+from .drafts.base import Draft, DraftKind, Proposal
+from .executor import depths
+from .row_state import RowState
+
+_log = logging.getLogger(__name__)
+
+MAX_TOKENS = 32
+"""Drafted tokens of a row in one step at most."""
+CHEAP: frozenset[DraftKind] = frozenset({"call", "lookup", "suffix", "grammar"})
+"""Drafts that run no model: they are asked first, the others only where they could do better."""
+
+
+@dataclass(slots=True)
+class Drafted:
+    """What a row's block holds beyond its known tokens."""
+
+    proposal: Proposal | None
+    masks: Sequence[Tensor | None] | None
+    """The grammar's masks [1 + tokens] of a constrained row."""
+    padding: int = 0
+    """Tokens behind the proposal that only keep the block's shape; their logits are not looked at."""
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The drafted tokens."""
+        return self.proposal.tokens if self.proposal is not None else ()
+
+
+@dataclass(slots=True)
+class _Plan:
+    """A length for one draft, and what it is worth."""
+
+    length: int
+    rate: float
+    """Expected tokens per second of the row."""
+
+
+class Drafter:
+    """Chooses among the drafts of a worker. Called from the model thread only.
+
+    For every draft it takes the length k that maximises (1 + sum over i <= k of the chance that i tokens stand) per
+    second of a step with k more tokens and of drafting them; then the best of the drafts, or none. `fixed` asks for
+    that many tokens instead, whatever they cost.
+    """
+
+    def __init__(
+        self, drafts: Sequence[Draft], costs: CostTable, *, vocab_size: int, trees: bool, fixed: int | None = None
+    ) -> None:
+        self.costs = costs
+        self.acceptance = Acceptance()
+        self._drafts = tuple(drafts)
+        self._vocab_size = vocab_size
+        self._trees = trees
+        self._fixed = fixed
+        self.needs_hidden = any(draft.needs_hidden for draft in self._drafts)
+        self._draft_s: dict[DraftKind, float] = {}
+        """Seconds that a draft takes per token, moving averages."""
+        self._broken: set[DraftKind] = set()
+
+    def draft(self, row: RowState, *, beside: int) -> Drafted | None:
+        """Return what to verify on `row` beside its known tokens; `beside` counts the step's other tokens."""
+        limit = self._limit(row)
+        proposal = self._best(row, limit, beside) if limit > 0 else None
+        constraint = row.request.constraint
+        masks: Sequence[Tensor | None] | None = None
+        if constraint is not None:
+            if proposal is None:
+                return None
+            proposal = proposal if proposal.is_chain else first_branch(proposal)
+            walk = guide(constraint, proposal.tokens, limit, vocab_size=self._vocab_size, to_end=row.request.score_end)
+            proposal, masks = guided(proposal, walk), walk.masks
+        return Drafted(proposal, masks) if proposal is not None else None
+
+    def settle(self, row: RowState, proposal: Proposal, accepted: int) -> None:
+        """Learn from what became of a proposal."""
+        length = len(proposal.tokens) if proposal.is_chain else max(depths(proposal.parents))
+        self.acceptance.observe(_key(proposal, row), length, accepted)
+
+    def forget(self, row: RowState) -> None:
+        """Drop what the drafts keep for a row that is over."""
+        for draft in self._drafts:
+            draft.forget(row)
+
+    # -- choosing -----------------------------------------------------------------------------------------------
+
+    def _limit(self, row: RowState) -> int:
+        left = row.request.max_new_tokens - (len(row.tokens) - row.prompt_tokens) - 1
+        return max(0, min(left, MAX_TOKENS if self._fixed is None else self._fixed))
+
+    def _best(self, row: RowState, limit: int, beside: int) -> Proposal | None:
+        wanted = row.request.drafts
+        allowed = [
+            draft
+            for draft in self._drafts
+            if draft.kind not in self._broken and (wanted is None or draft.kind in wanted)
+        ]
+        if self._fixed is not None:
+            for draft in allowed:
+                proposal = self._ask(draft, row, limit)
+                if proposal is not None:
+                    return self._flat(proposal).cut(limit)
+            return None
+        tokens = beside + row.pending
+        best: Proposal | None = None
+        rate = 1.0 / self.costs.step(tokens)
+        for draft in allowed:
+            cheap = draft.kind in CHEAP
+            if not cheap:
+                # What it would propose isn't known yet; what it usually does decides whether it may run.
+                plan = self._plan((draft.kind, 0, row.background), limit, tokens, self._draft_s.get(draft.kind, 0.0))
+                if plan.rate <= rate:
+                    self.acceptance.passed_over((draft.kind, 0, row.background))
+                    continue
+                proposal = self._ask(draft, row, plan.length)
+            else:
+                proposal = self._ask(draft, row, limit)
+            if proposal is None:
+                continue
+            proposal = self._flat(proposal)
+            key = _key(proposal, row)
+            if not proposal.is_chain:
+                return proposal  # a tree is drafted whole
+            plan = self._plan(key, len(proposal.tokens), tokens, 0.0 if cheap else self._draft_s[draft.kind])
+            if plan.length == 0:
+                self.acceptance.passed_over(key)
+            elif plan.rate > rate:
+                best, rate = proposal.cut(plan.length), plan.rate
+        return best
+
+    def _plan(self, key: Key, limit: int, tokens: int, draft_s: float) -> _Plan:
+        """Return the best length up to `limit` beside `tokens` other tokens."""
+        best = _Plan(0, 1.0 / self.costs.step(tokens))
+        expected, stands = 1.0, 1.0
+        for length, chance in enumerate(islice(self.acceptance.chances(key), limit), start=1):
+            stands *= chance
+            expected += stands
+            rate = expected / (self.costs.step(tokens + length) + length * draft_s)
+            if rate > best.rate:
+                best = _Plan(length, rate)
+        return best
+
+    def _ask(self, draft: Draft, row: RowState, limit: int) -> Proposal | None:
+        started = time.perf_counter()
+        try:
+            proposal = draft.propose(row, limit)
+        except Exception as error:  # a draft may only ever cost time
+            self._broken.add(draft.kind)
+            _log.warning("the %s draft failed and is left out from now on: %s", draft.kind, error, exc_info=True)
+            return None
+        seconds = time.perf_counter() - started
+        tally = row.tally(draft.kind)
+        tally.draft_s += seconds
+        if proposal is None or not proposal.tokens:
+            return None
+        each = seconds / len(proposal.tokens)
+        known = self._draft_s.get(draft.kind)
+        self._draft_s[draft.kind] = each if known is None else known + 0.1 * (each - known)
+        return proposal
+
+    def _flat(self, proposal: Proposal) -> Proposal:
+        """Return the proposal, or its first branch where the target can't read trees."""
+        if proposal.is_chain or self._trees:
+            return proposal
+        return first_branch(proposal)
+
+
+def first_branch(proposal: Proposal) -> Proposal:
+    """Return the chain of a tree that follows first children only."""
+    chain: list[int] = []
+    at = -1
+    for index, parent in enumerate(proposal.parents):
+        if parent == at:
+            chain.append(index)
+            at = index
+    tokens = tuple(proposal.tokens[index] for index in chain)
+    q = None if proposal.q is None else proposal.q[chain]
+    return Proposal(proposal.kind, tokens, (), q, proposal.strength)
+
+
+def _key(proposal: Proposal, row: RowState) -> Key:
+    return (proposal.kind, proposal.strength, row.background)
