@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,6 +20,8 @@ from .redaction import Redactor
 from .run_ids import new_run_id
 
 _ATTEMPTS = 20
+_TURNS_AT_ONCE = 500
+"""Databases bound the parameters of a statement."""
 
 
 class RunRecorder:
@@ -35,6 +38,8 @@ class RunRecorder:
         self._redactor = redactor
         self._seq = 0
         self._ledger = LedgerFold()
+        self._written_turns: set[int] = set()
+        self._open_turns: set[int] = set()
         self._finished = False
 
     def begin(self, started: RunStarted) -> str:
@@ -75,7 +80,7 @@ class RunRecorder:
         """
         seq = self._seq
         rows: list[dict[str, Any]] = []
-        changed: set[int] = set()
+        ended: set[int] = set()
         changes: dict[str, Any] = {"heartbeat_at": datetime.now(UTC)}
         for event in events:
             if isinstance(event, STREAM_ONLY):
@@ -83,14 +88,16 @@ class RunRecorder:
             self._ledger.add(event)
             rows.append(self._event_row(seq, event))
             seq += 1
-            if isinstance(event, TurnFinished):
-                changed.add(event.turn)
-            elif isinstance(event, RunFinished):
+            if isinstance(event, RunFinished):
                 changes |= self._ending(event)
+            elif isinstance(event, TurnFinished):
+                ended.add(event.turn)
+            elif not isinstance(event, RunStarted):
+                self._open_turns.add(event.turn)  # also one that has ended: a guess may end after its turn has
         finished = self._finished or "status" in changes
         if finished and rows:
             changes["summary"] = self._ledger.result().summary()
-        turns = [turn.turn for turn in self._ledger.result().turns] if finished else sorted(changed)
+        turns = sorted(self._open_turns | ended) if finished else sorted(ended)
         try:
             with self._database.write() as connection:
                 updated = connection.execute(
@@ -100,12 +107,14 @@ class RunRecorder:
                     raise WriterFailed(
                         f"run {self.run_id} can't be recorded any more: it was removed from the database"
                     )
-                if rows:
-                    connection.execute(sa.insert(schema.events), rows)
-                self._write_turns(connection, turns)
+                self._database.append(connection, schema.events, rows)
+                for start in range(0, len(turns), _TURNS_AT_ONCE):
+                    self._write_turns(connection, turns[start : start + _TURNS_AT_ONCE])
         except DatabaseUnavailable as error:
             raise WriterFailed(f"run {self.run_id} can't be recorded any more: {error}") from error
         self._seq = seq
+        self._open_turns.difference_update(turns)
+        self._written_turns.update(turns)
         self._finished = finished
 
     def close(self) -> None:
@@ -126,14 +135,13 @@ class RunRecorder:
         self._finished = True
 
     def _event_row(self, seq: int, event: Event) -> dict[str, Any]:
-        body: dict[str, Any] = self._redactor.redact(EVENT_ADAPTER.dump_python(event))
         return {
             "run_id": self.run_id,
             "seq": seq,
             "turn": getattr(event, "turn", None),
             "at": event.at,
             "type": event.type,
-            "body": body,
+            "body": self._redactor.dump(event, partial(EVENT_ADAPTER.dump_python, event)),
         }
 
     def _ending(self, event: RunFinished) -> dict[str, Any]:
@@ -145,24 +153,22 @@ class RunRecorder:
             "wall_ms": event.at * 1000,
         }
 
-    def _write_turns(self, connection: sa.Connection, turns: Iterable[int]) -> None:
-        """Write the ledger of some turns anew: a guess may end after its turn has."""
+    def _write_turns(self, connection: sa.Connection, turns: Sequence[int]) -> None:
+        """Write the ledger of some turns, anew where it was written before."""
         table = schema.turns
-        rows = [self._turn_row(turn) for turn in turns]
-        if rows:
-            numbers = [row["turn"] for row in rows]
-            connection.execute(sa.delete(table).where(table.c.run_id == self.run_id, table.c.turn.in_(numbers)))
-            connection.execute(sa.insert(table), rows)
+        again = [turn for turn in turns if turn in self._written_turns]
+        if again:
+            connection.execute(sa.delete(table).where(table.c.run_id == self.run_id, table.c.turn.in_(again)))
+        self._database.append(connection, table, [self._turn_row(turn) for turn in turns])
 
     def _turn_row(self, turn: int) -> dict[str, Any]:
         ledger = self._ledger.turn(turn)
-        body: Mapping[str, Any] = self._redactor.redact(ledger.to_json())
         return {
             "run_id": self.run_id,
             "turn": turn,
             "tool": self._text(ledger.boundary.name) if ledger.boundary else None,
             "pre_executable": ledger.pre_executable if ledger.boundary else None,
-            "source": ledger.source,
+            "source": None if ledger.source is None else self._text(ledger.source),
             "confidence": ledger.confidence,
             "ending": ledger.ending,
             "hit": ledger.hit,
@@ -170,7 +176,7 @@ class RunRecorder:
             "t_gen_ms": ledger.t_gen_ms,
             "t_tool_ms": ledger.t_tool_ms,
             "saved_ms": ledger.saved_ms,
-            "ledger": body,
+            "ledger": self._redactor.dump(ledger.figures(), ledger.to_json),
         }
 
     def _text(self, text: str) -> str:

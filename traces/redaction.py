@@ -11,20 +11,30 @@ import hmac
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from agent_runtime.tools.values import canonical_json
 from pydantic import SecretBytes, SecretStr
-from pydantic_core import to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from .credentials import LIST_NAMES, replace_credentials, secret_name
+from .credentials import LIST_NAMES, may_hold_credentials, replace_credentials, secret_name
 
 PREFIX = "redacted:hmac:"
 
 _REDACTED = re.compile(re.escape(PREFIX) + "[0-9a-f]{32}")
 _SHORTEST = 6
 """Shorter secrets are not looked for elsewhere: they would match by chance all over."""
+
+
+_SECRET_STR = "*" * 10
+"""How pydantic writes a `SecretStr`."""
+
+
+class JsonText(str):
+    """Text that is JSON already: `Database` writes it as it is."""
+
+    __slots__ = ()
 
 
 class Redactor:
@@ -45,6 +55,23 @@ class Redactor:
         self._declared = _field_pattern(names) if names else None
         self._known: set[str] = set()
         self._known_pattern: re.Pattern[str] | None = None
+        self._declared_names = tuple(names)
+        self._all_plain = all(map(_is_plain_json, names))
+
+    def dump(self, value: Any, in_full: Callable[[], Any]) -> JsonText:
+        """Return compact JSON of `value` without the secrets in it.
+
+        Most values hold nothing that could be one; that is seen in their JSON, which is made anyway. The others are
+        taken apart: `in_full` gives the same value as `redact` takes it.
+        """
+        try:
+            text = to_json(value, inf_nan_mode="constants").decode()
+        except (PydanticSerializationError, UnicodeError):  # halves of surrogate pairs, objects without a JSON form
+            pass
+        else:
+            if not self._may_hold_secrets(text):
+                return JsonText(text)
+        return JsonText(compact_json(self.redact(in_full())))
 
     def redact(self, value: Any) -> Any:
         """Return JSON values equal to `value` but for the secrets in it.
@@ -69,6 +96,16 @@ class Redactor:
         """Return what stands for a secret: equal ones give equal text."""
         code = hmac.new(self._key, secret.encode("utf-8", "replace"), hashlib.sha256)
         return PREFIX + code.hexdigest()[:32]
+
+    def _may_hold_secrets(self, text: str) -> bool:
+        """Tell whether JSON holds a secret, or what this class writes otherwise than JSON does; in doubt it says so."""
+        if not self._all_plain or _SECRET_STR in text or "Infinity" in text or "NaN" in text:
+            return True
+        if any(name in text for name in self._declared_names):
+            return True
+        if self._known_pattern is not None and self._known_pattern.search(text):
+            return True
+        return may_hold_credentials(text)
 
     def _redact(self, value: Any) -> Any:
         match value:
@@ -167,6 +204,17 @@ class Redactor:
         text = _plain(value)
         if len(text) >= _SHORTEST and not isinstance(value, bool) and not _REDACTED.fullmatch(text):
             self._known |= {text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+            self._all_plain = self._all_plain and _is_plain_json(text)
+
+
+def compact_json(value: Any) -> str:
+    """Return JSON as it is stored."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def _is_plain_json(text: str) -> bool:
+    """Tell whether JSON writes text as it is, however often it is put into JSON."""
+    return json.dumps(text) == f'"{text}"'
 
 
 def _plain(value: Any) -> str:
@@ -177,7 +225,10 @@ def _plain(value: Any) -> str:
         return value.get_secret_value().decode("utf-8", "replace")
     if isinstance(value, str):
         return _encodable(value)
-    return canonical_json(to_jsonable_python(value, fallback=repr, inf_nan_mode="strings"))
+    try:
+        return canonical_json(to_jsonable_python(value, fallback=repr, inf_nan_mode="strings"))
+    except ValueError:  # halves of surrogate pairs, infinite numbers
+        return _encodable(json.dumps(value, default=repr, sort_keys=True, ensure_ascii=False))
 
 
 def _encodable(text: str) -> str:

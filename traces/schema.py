@@ -46,10 +46,13 @@ settings = sa.Table(
 )
 """What belongs to the database itself, such as the key of its redactions."""
 
+RUN_ID = sa.String(32).with_variant(sa.String(32, collation="C"), "postgresql")
+"""Ids sort in the order of their making, which in some languages' orders they would not ("aa" after "z")."""
+
 runs = sa.Table(
     "runs",
     metadata,
-    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("id", RUN_ID, primary_key=True),
     sa.Column("agent", sa.Text, nullable=False),
     sa.Column("model", sa.Text, nullable=False),
     sa.Column("task", sa.Text, nullable=False),

@@ -5,7 +5,7 @@ A pure fold over events: `TurnFold` takes the events of one turn in order and sa
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from agent_runtime.tools.values import (
@@ -139,6 +139,10 @@ class TurnLedger:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields, and what follows from them, as plain JSON values."""
+        return {**self.figures(), **asdict(self)}
+
+    def figures(self) -> dict[str, Any]:
+        """Return the fields, and what follows from them, by name."""
         shown = (
             "source",
             "confidence",
@@ -150,7 +154,7 @@ class TurnLedger:
             "ceiling_ms",
             "thought",
         )
-        return {**asdict(self), **{name: getattr(self, name) for name in shown}}
+        return {name: getattr(self, name) for name in (*(field.name for field in fields(self)), *shown)}
 
 
 @dataclass(slots=True)

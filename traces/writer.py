@@ -22,13 +22,13 @@ from .recorder import RunRecorder
 
 Ts = TypeVarTuple("Ts")
 
-CAPACITY = 1024
+CAPACITY = 4096
 """Events that may be pending before `drain_if_full` waits."""
 HEARTBEAT_SECONDS = 2.0
 """A run that has nothing to write still says this often that it lives."""
 FLUSH_SECONDS = 10.0
 """How long leaving the writer may take, also when its run was cancelled."""
-BATCH = 512
+BATCH = 2048
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,3 +188,53 @@ async def test_no_secret_is_in_the_bytes_of_the_database(tmp_path) -> None:
     for file in tmp_path.iterdir():
         for secret in SECRETS:
             assert secret.encode() not in file.read_bytes(), secret
+
+
+# --- what is written without being taken apart --------------------------------------------------------------
+
+PIECES = st.sampled_from(
+    "sk-proj-abcdefghij0123456789|ghp_abcdefghijklmnopqrstuvwxyz012345|AKIAIOSFODNN7EXAMPLE|Bearer abc123def456|basic|token|"
+    "TOKEN=abc123def4567890|tokens|pass|word: hunter22|PassWord='hunter22'|passwd|pwd=hunter22|ſecret=a1b2c3d4e5f6a7b8|"
+    'authorızation: abcdef|X-Api-Key: 5f4dcc3b|api key|://shop:hunter2@db|://host/path|user@host|\n|\t| |"|\\|=|:|\x00|é|'
+    "\u212aelvin|\ud83d\ude00|\ud800|123456|654321pin|pin|password|login|redacted:hmac:|-----BEGIN PRIVATE KEY-----|x".split(
+        "|"
+    )
+)
+TEXTS = st.lists(PIECES, max_size=4).map("".join)
+VALUES = st.recursive(
+    TEXTS
+    | st.none()
+    | st.integers()
+    | st.floats()
+    | st.builds(SecretStr, TEXTS.filter(bool))  # an empty one hides nothing, and is written as it is
+    | st.sampled_from(["123456", "654321pin"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+NAMED_ARGUMENTS = st.dictionaries(st.sampled_from(["pin", "password", "Api-Key", "id", "note"]), VALUES, max_size=3)
+CALLS = st.builds(ToolCall, st.sampled_from(["login", "search", "secret tool"]), NAMED_ARGUMENTS)
+EVENTS = st.one_of(
+    st.builds(
+        CallDemanded, turn=st.just(0), at=st.just(0.0), index=st.just(0), call=CALLS, pre_executable=st.booleans()
+    ),
+    st.builds(RunFinished, at=st.just(0.0), status=st.just("done"), output=TEXTS),
+    st.builds(RunStarted, at=st.just(0.0), agent=TEXTS, model=TEXTS, task=TEXTS, settings=NAMED_ARGUMENTS),
+)
+
+
+@given(st.lists(EVENTS, max_size=4))
+def test_the_quick_way_writes_what_the_thorough_way_writes(events: list[Event]) -> None:
+    """Values that can hold no secret are written as they are; that must never show."""
+    quick, thorough = Redactor(KEY, {"login": ["pin", "password"]}), Redactor(KEY, {"login": ["pin", "password"]})
+    for event in events:
+        value = EVENT_ADAPTER.dump_python(event)
+        written = quick.dump(event, lambda value=value: value)
+        assert json.loads(written) == json.loads(json.dumps(thorough.redact(value), allow_nan=False))
+
+
+def test_an_event_that_holds_no_secret_is_not_taken_apart(redactor: Redactor) -> None:
+    def in_full() -> object:
+        pytest.fail("taken apart")
+
+    event = CallFinished(turn=0, at=1.0, index=0, tool="search", outcome=Outcome("ok", '{"tokens": 7}', 0.0, 1.0))
+    assert json.loads(redactor.dump(event, in_full))["outcome"]["content"] == '{"tokens": 7}'

@@ -41,6 +41,20 @@ async def test_runs_are_listed_newest_first(store: TraceStore, started: RunStart
 
 
 @pytest.mark.anyio
+async def test_the_order_of_runs_is_that_of_no_language(
+    store: TraceStore, started: RunStarted, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = ["0aa", "0ch", "0cz", "0h", "0z"]  # Danish would sort 0aa last, Czech 0ch after 0h
+    made = iter(ids)
+    monkeypatch.setattr("agent_runtime.traces.recorder.new_run_id", lambda: next(made))
+    for _ in ids:
+        await record(store, started, DONE)
+    assert [run.run_id for run in store.runs()] == ids[::-1]
+    if "postgresql" in store.name:
+        assert set(sql("SELECT DISTINCT collation_name FROM information_schema.columns WHERE column_name = 'run_id'")) == {("C",)}  # fmt: skip # noqa: E501
+
+
+@pytest.mark.anyio
 async def test_a_run_is_found_by_the_beginning_of_its_id(
     store: TraceStore, started: RunStarted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

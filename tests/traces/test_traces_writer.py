@@ -226,9 +226,7 @@ async def test_asyncios_own_cancellation_flushes_too(store: TraceStore, started:
 
 
 @pytest.mark.anyio
-async def test_flushing_takes_a_bounded_time(
-    writing_elsewhere: Hold, store: TraceStore, started: RunStarted
-) -> None:
+async def test_flushing_takes_a_bounded_time(writing_elsewhere: Hold, store: TraceStore, started: RunStarted) -> None:
     lock = contextlib.ExitStack()
     with lock, pytest.raises(WriterFailed, match="could not be written within"):
         async with store.start_run(started, flush_seconds=0.02) as writer:

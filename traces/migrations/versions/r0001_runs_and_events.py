@@ -12,6 +12,8 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
+_RUN_ID = sa.String(32).with_variant(sa.String(32, collation="C"), "postgresql")  # sorted as they were made
+
 
 def upgrade() -> None:
     """Make the tables of an empty database."""
@@ -24,7 +26,7 @@ def upgrade() -> None:
     op.bulk_insert(settings, [{"name": "redaction_key", "value": secrets.token_hex(32)}])
     op.create_table(
         "runs",
-        sa.Column("id", sa.String(32), nullable=False),
+        sa.Column("id", _RUN_ID, nullable=False),
         sa.Column("agent", sa.Text, nullable=False),
         sa.Column("model", sa.Text, nullable=False),
         sa.Column("task", sa.Text, nullable=False),
@@ -42,7 +44,7 @@ def upgrade() -> None:
     op.create_index("ix_runs_started_at", "runs", ["started_at"])
     op.create_table(
         "events",
-        sa.Column("run_id", sa.String(32), nullable=False),
+        sa.Column("run_id", _RUN_ID, nullable=False),
         sa.Column("seq", sa.Integer, autoincrement=False, nullable=False),
         sa.Column("turn", sa.Integer),
         sa.Column("at", sa.Float, nullable=False),

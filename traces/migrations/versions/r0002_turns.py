@@ -13,13 +13,15 @@ down_revision = "0001"
 branch_labels = None
 depends_on = None
 
+_RUN_ID = sa.String(32).with_variant(sa.String(32, collation="C"), "postgresql")  # sorted as they were made
+
 
 def upgrade() -> None:
     """Add the projections."""
     op.add_column("runs", sa.Column("summary", sa.JSON))
     op.create_table(
         "turns",
-        sa.Column("run_id", sa.String(32), nullable=False),
+        sa.Column("run_id", _RUN_ID, nullable=False),
         sa.Column("turn", sa.Integer, autoincrement=False, nullable=False),
         sa.Column("tool", sa.Text),
         sa.Column("pre_executable", sa.Boolean),
