@@ -73,12 +73,8 @@ def _server(binaries: Path, folder: Path, settings: dict[str, str]) -> Iterator[
     if account:
         for path in (folder, pwfile, log):
             os.chown(path, account["user"], account["group"])
-    _check(
-        [binaries / "initdb", "--pgdata", data, "--username=postgres", "--auth=scram-sha-256", f"--pwfile={pwfile}"]
-        + ["--encoding=UTF8", "--locale=C", "--no-sync"],
-        account,
-        folder,
-    )
+    choices = ("--username=postgres", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync")
+    _check([binaries / "initdb", "--pgdata", data, f"--pwfile={pwfile}", *choices], account, folder)
     pwfile.unlink()
     for attempt in range(ATTEMPTS):
         port = _free_port()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from agent_runtime.traces import DatabaseUnavailable, TraceStore
-from agent_runtime.traces.events import RunFinished, RunStarted, TurnStarted
+from agent_runtime.traces.events import RunFinished, RunStarted
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 

@@ -193,12 +193,27 @@ async def test_no_secret_is_in_the_bytes_of_the_database(tmp_path) -> None:
 # --- what is written without being taken apart --------------------------------------------------------------
 
 PIECES = st.sampled_from(
-    "sk-proj-abcdefghij0123456789|ghp_abcdefghijklmnopqrstuvwxyz012345|AKIAIOSFODNN7EXAMPLE|Bearer abc123def456|basic|token|"
-    "TOKEN=abc123def4567890|tokens|pass|word: hunter22|PassWord='hunter22'|passwd|pwd=hunter22|ſecret=a1b2c3d4e5f6a7b8|"
-    'authorızation: abcdef|X-Api-Key: 5f4dcc3b|api key|://shop:hunter2@db|://host/path|user@host|\n|\t| |"|\\|=|:|\x00|é|'
-    "\u212aelvin|\ud83d\ude00|\ud800|123456|654321pin|pin|password|login|redacted:hmac:|-----BEGIN PRIVATE KEY-----|x".split(
-        "|"
-    )
+    [
+        *(
+            "sk-proj-abcdefghij0123456789",
+            "ghp_abcdefghijklmnopqrstuvwxyz012345",
+            "AKIAIOSFODNN7EXAMPLE",
+            "basic",
+            "token",
+        ),
+        *("Bearer abc123def456", "TOKEN=abc123def4567890", "tokens", "pass", "word: hunter22", "PassWord='hunter22'"),
+        *(
+            "passwd",
+            "pwd=hunter22",
+            "ſecret=a1b2c3d4e5f6a7b8",
+            "authorızation: abcdef",
+            "X-Api-Key: 5f4dcc3b",
+            "api key",
+        ),
+        *("://shop:hunter2@db", "://host/path", "user@host", "\n", "\t", " ", '"', "\\", "=", ":", "|", "\0", "é"),
+        *("\u212aelvin", "\ud83d\ude00", "\ud800", "123456", "654321pin", "pin", "password", "login", MARK, "x"),
+        "-----BEGIN PRIVATE KEY-----",
+    ]
 )
 TEXTS = st.lists(PIECES, max_size=4).map("".join)
 VALUES = st.recursive(
