@@ -145,14 +145,18 @@ def _what_if(outcomes: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -
                 _ratio(outcome["speedup"]),
                 _ratio(outcome["expected"]["speedup"]),
                 _ratio(outcome["expected"]["closed_form"]),
-                f"{outcome['wasted_calls']} calls, {duration(outcome['wasted_ms'])}",
+                f"{outcome['wasted_calls']}: {duration(outcome['wasted_ms'])}",
             )
             for outcome in outcomes
         ),
-        heads=("predictor", "tools", "limits*", "serial", "guessing", "speed-up", "by turns", "closed form", "waste"),
+        heads=("predictor", "tools", "limits*", "serial", "guessing", "speed-up", "by turn", "closed", "wasted calls"),
         right=frozenset({3, 4, 5, 6, 7, 8}),
     )
-    stdout_console().print("* least confidence / guesses in flight / wasted calls per run", style="dim")
+    stdout_console().print(
+        "* least confidence / guesses in flight / wasted calls per run. The speed-up stands beside the form of expected "
+        "time summed by turn, and the closed form over averages.",
+        style="dim",
+    )
 
 
 def _section(title: str) -> None:
