@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from agent_runtime.traces.drafting import decoding_summary
 from agent_runtime.traces.events import Event, GenerationFinished, Prefilled, RunStatus
 from agent_runtime.traces.ledger import Ledger
 from agent_runtime.traces.messages import Message
@@ -73,27 +74,14 @@ class RunResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys that `agent run --json` promises."""
-        usage = self.usage
         return {
             "run_id": self.run_id,
             "status": self.status,
             "output": self.output,
             "error": str(self.error) if self.error else None,
             "turns": self.turns,
-            "usage": usage.to_json(),
+            "usage": self.usage.to_json(),
             "speculation": self.ledger.summary(),
-            "decoding": {
-                "tokens": usage.completion_tokens,
-                "forwards": usage.forwards,
-                "mean_accepted_length": self._mean_accepted_length(),
-                "acceptance_by_position": [],
-                "draft": None,
-            },
+            "decoding": decoding_summary(self.events),
             "wall_ms": self.wall_ms,
         }
-
-    def _mean_accepted_length(self) -> float | None:
-        """Return tokens per forward pass; each message's first token comes from the pass that ends its prefill."""
-        messages = sum(isinstance(event, GenerationFinished) for event in self.events)
-        passes = self.usage.forwards + messages
-        return self.usage.completion_tokens / passes if passes else None

@@ -101,6 +101,7 @@ class Run:
             predictor=self.predictor,
             policy=self.policy,
             calls=calls,
+            suggest=self.session.suggest,
             progress=progress,
             emit=self.emit,
             now=self.now,
@@ -123,6 +124,9 @@ class Run:
                 forwards=generated.forwards,
                 generation_ms=(self.now() - started) * 1000,
                 slowdown_ms=generated.slowdown_ms,
+                drafting=generated.drafting,
+                verify_ms=generated.verify_ms,
+                host_ms=generated.host_ms,
             )
         )
 

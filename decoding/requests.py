@@ -151,6 +151,10 @@ class Finished:
     """Text before a stop string that belongs to no emitted token, because its token also holds the stop string."""
     drafting: tuple[DraftCounts, ...] = ()
     """What was drafted, by kind."""
+    forward_s: float = 0.0
+    """Seconds of forward passes after prefill in which the row took part."""
+    verify_s: float = 0.0
+    """Of these, of passes that verified a draft of the row."""
 
 
 RowEvent = Ready | Tokens | Finished

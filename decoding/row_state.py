@@ -44,6 +44,8 @@ class RowState:
         self.bytes_copied = 0
         self.forwards = 0
         self.shared_forwards = 0
+        self.forward_s = 0.0
+        self.verify_s = 0.0
         self.emitted = 0
         self.tail = ""
         self.hidden: Tensor | None = None
@@ -246,6 +248,8 @@ class RowState:
             slowdown_s=slowdown_s,
             tail=self.tail,
             drafting=frozen(self.tallies),
+            forward_s=self.forward_s,
+            verify_s=self.verify_s,
         )
 
     def push(self, event: RowEvent | None) -> None:

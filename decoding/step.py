@@ -151,16 +151,20 @@ class Stepper:
         else:
             groups = self._executor.partition(blocks)
         for group in groups:
+            started = time.perf_counter()
             self._forward([parts[index] for index in group], [blocks[index] for index in group])
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+            seconds = time.perf_counter() - started
             for index in group:
-                row = parts[index].row
+                part, row = parts[index], parts[index].row
                 if row.is_ready:
                     row.forwards += 1
                     row.shared_forwards += len(group) > 1
+                    row.forward_s += seconds
+                    row.verify_s += seconds if part.extra else 0.0
                 else:
-                    self._counts.prefilled_tokens += parts[index].count
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+                    self._counts.prefilled_tokens += part.count
 
     def _forward(self, parts: Sequence[_Part], blocks: list[Block]) -> None:
         self._counts.forwards += 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import anyio
-from agent_runtime.tools.values import Prediction, RefusalReason
+from agent_runtime.tools.values import Prediction, RefusalReason, ToolCall
 from agent_runtime.traces.events import Event, ProbeFinished, ProbePlacement, ProbeStarted
 from agent_runtime.traces.messages import Message
 
@@ -77,6 +77,8 @@ class Guessing:
     predictor: Predictor
     policy: Policy
     calls: TurnGuesses
+    suggest: Callable[[Sequence[Message], ToolCall], None]
+    """Tells the model's engine what call is expected, so that its tokens can be drafted."""
     progress: Progress
     emit: Callable[[Event], None]
     now: Callable[[], float]
@@ -119,6 +121,8 @@ async def _guess(guessing: Guessing, placement: ProbePlacement, *, position: int
         guessing.standing = guess
     if guess.call is None:
         return True
+    if not guessing.progress.demanded:
+        guessing.suggest(guessing.messages, guess.call)  # also what may not start early makes the call cheap to decode
     prediction = Prediction(guess.call, guess.confidence, guessing.predictor.source)
     if guessing.progress.demanded:
         guessing.calls.late(prediction)

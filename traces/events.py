@@ -116,12 +116,37 @@ class ProbeFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """What one kind of draft proposed in a generation, counted as vLLM's metrics count.
+
+    `kind` is a draft of the local engine (`call`, `lookup`, ...) or `server` for what a server's own metrics tell.
+    """
+
+    kind: str
+    drafts: int
+    """Proposals that were verified."""
+    draft_tokens: int
+    """Tokens in them."""
+    accepted_per_position: tuple[int, ...] = ()
+    """Proposals whose first, second, ... token stood."""
+    draft_ms: float = 0.0
+    """Time spent on drafting."""
+
+    @property
+    def accepted_tokens(self) -> int:
+        """Drafted tokens that stood."""
+        return sum(self.accepted_per_position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationFinished:
     """The model's message of a turn is complete.
 
     `generation_ms` is from the start of the agent's own generation to here, so a probe that it waited for is left out;
     `slowdown_ms` the extra decode time caused by probe rows.
-    `forwards` counts forward passes in which the agent's row took part after prefill.
+    `forwards` counts forward passes in which the agent's row took part after prefill. `drafting` holds what was drafted
+    for it, by kind; `verify_ms` is the time of those passes that verified something, `host_ms` that of decoding beside
+    forward passes and drafting.
     """
 
     type: Literal["generation_finished"] = "generation_finished"
@@ -137,6 +162,9 @@ class GenerationFinished:
     forwards: int
     generation_ms: float
     slowdown_ms: float
+    drafting: tuple[Drafting, ...] = ()
+    verify_ms: float = 0.0
+    host_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

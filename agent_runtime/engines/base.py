@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 from agent_runtime.decoding.requests import Sampling
 from agent_runtime.tools.values import MalformedCall, ToolCall
-from agent_runtime.traces.events import FinishReason
+from agent_runtime.traces.events import Drafting, FinishReason
 from agent_runtime.traces.messages import AssistantMessage, Message
 
 
@@ -71,6 +71,12 @@ class Generated:
     thinking_tokens: int
     forwards: int
     slowdown_ms: float
+    drafting: tuple[Drafting, ...] = ()
+    """What was drafted for the message and verified, by kind."""
+    verify_ms: float = 0.0
+    """Time of forward passes that verified drafts."""
+    host_ms: float = 0.0
+    """Time of decoding beside forward passes and drafting."""
 
 
 EngineEvent = PromptReady | Delta | CallClosed | Generated
@@ -113,6 +119,13 @@ class Session(Protocol):
 
         With no generation running (`position` 0) the conversation is prefilled first, and the generation that
         follows re-uses it. Cancelling the caller cancels the probe. The agent's cache stays as it was.
+        """
+        ...
+
+    def suggest(self, messages: Sequence[Message], call: ToolCall) -> None:
+        """Tell that the message after `messages` is expected to make `call`: a draft of its tokens, never more.
+
+        What the model says does not depend on it.
         """
         ...
 

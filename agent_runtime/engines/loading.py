@@ -23,12 +23,14 @@ from transformers.utils.chat_parsing.response_templates import load_response_tem
 from agent_runtime.decoding.errors import DecodingError
 from agent_runtime.decoding.errors import ModelUnsupported as NoExecutor
 from agent_runtime.decoding.grammar import Grammar, GrammarTokenizer, compile_grammar
-from agent_runtime.decoding.requests import Sampling
+from agent_runtime.decoding.requests import CallGrammar, Constraint, Sampling
 from agent_runtime.decoding.worker import ModelWorker
 from agent_runtime.errors import AgentRuntimeError, EngineFailed, ModelNotFound, ModelUnsupported, UsageError
 from agent_runtime.speculator.errors import SpeculatorError
 from agent_runtime.speculator.grammar import call_grammar
+from agent_runtime.tools.values import ToolCall
 
+from .drafting import drafts_for
 from .formats import built_in_prefix, built_in_template
 from .gguf import converted
 from .locate import LoadSettings, Location, locate
@@ -58,6 +60,8 @@ class LoadedModel:
     context_tokens: int | None
     sampling: Sampling
     """The model's own generation defaults."""
+    shares_drafts: bool
+    """Whether a conversation may draft from earlier ones of the same agent."""
     _response_template: Any
     _prefix: str
     _bare_calls: bool
@@ -68,6 +72,35 @@ class LoadedModel:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, control tokens included."""
         return decode(self.tokenizer, ids)
+
+    def as_written(self, answer: Sequence[int]) -> tuple[int, ...]:
+        """Return a probe's answer (a call's tokens) as the agent would write it, to the end of the message."""
+        lead_in = self._ids(self.speculator.form.lead_in) if self.speculator.opens_call else ()
+        return (*lead_in, *answer, *self._end)
+
+    def as_call(self, call: ToolCall) -> tuple[int, ...]:
+        """Return a call's tokens as the template writes it, to the end of the message."""
+        return (*self._ids(self.speculator.form.write(call)), *self._end)
+
+    def call_grammar(self, grammar: Grammar) -> CallGrammar:
+        """Return the grammar of a probe's answer as it stands right after a call's lead-in."""
+        opener = self._ids(self.speculator.form.lead_in)
+
+        def start() -> Constraint:
+            state = grammar.start()
+            for token in () if self.speculator.opens_call else opener:
+                state.advance(token)
+            return state
+
+        return CallGrammar(opener=opener, start=start)
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+
+    @property
+    def _end(self) -> tuple[int, ...]:
+        eos = self.tokenizer.eos_token_id
+        return (eos,) if isinstance(eos, int) and eos in self.eos_ids else ()
 
     def parser(self, tools: Sequence[Mapping[str, Any]]) -> MessageParser:
         """Return a parser for the model's next message."""
@@ -136,8 +169,8 @@ def load(model: str | Path, settings: LoadSettings) -> LoadedModel:
         template = ChatTemplate(tokenizer, name=location.name)
         dtype = _dtype(settings.dtype, device)
         network = AutoModelForCausalLM.from_pretrained(location.source, config=config, dtype=dtype, **hub)
-        worker = _worker(network, tokenizer, settings, device)
-    return assemble(location.name, network, tokenizer, template, worker)
+        worker = _worker(network, tokenizer, settings, device, location.source)
+    return assemble(location.name, network, tokenizer, template, worker, settings.drafting.shared)
 
 
 def assemble(
@@ -146,6 +179,7 @@ def assemble(
     tokenizer: PreTrainedTokenizerBase,
     template: ChatTemplate,
     worker: ModelWorker,
+    shares_drafts: bool,
 ) -> LoadedModel:
     """Put a running model together with its template, parser and speculator mode."""
     eos_ids = _eos_ids(network, tokenizer)
@@ -163,6 +197,7 @@ def assemble(
         eos_ids=eos_ids,
         context_tokens=_context_tokens(network),
         sampling=_sampling(network),
+        shares_drafts=shares_drafts,
         _response_template=load_response_template(declared or built_in_template(template.source)),
         _prefix=prefix,
         _bare_calls=declared is None,
@@ -178,9 +213,14 @@ def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
 
 
 def _worker(
-    network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: LoadSettings, device: torch.device
+    network: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    settings: LoadSettings,
+    device: torch.device,
+    source: str,
 ) -> ModelWorker:
     network.to(device)  # type: ignore[arg-type]
+    drafts = drafts_for(network, tokenizer, source, settings.drafting)
     return ModelWorker(
         network,
         detokenize=lambda ids: decode(tokenizer, ids),
@@ -189,6 +229,8 @@ def _worker(
         kv_budget_bytes=settings.kv_budget if settings.kv_budget is not None else _kv_budget(device),
         deterministic=settings.deterministic,
         executor=settings.executor,
+        drafts=drafts,
+        draft_tokens=settings.drafting.tokens,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,6 +16,7 @@ from agent_runtime.decoding.threads import configure_threads
 from agent_runtime.errors import EngineClosed, EngineFailed, ModelNotFound, UsageError
 
 from .base import ToolSchema
+from .drafting import DraftSettings, draft_kinds
 from .locate import LoadSettings, locate
 
 if TYPE_CHECKING:
@@ -49,6 +50,17 @@ class LocalEngine:
         deterministic: No row shares a forward pass with another, so that numbers never depend on company.
         executor: Who runs the forward passes; `auto` takes the lean one where the architecture allows.
         sampling: Defaults of all sessions; None takes the model's own generation defaults.
+        drafts: Who proposes tokens that the model then verifies: `auto` for all that need nothing but the text (and a
+            draft model if one is given), `none`, or some of `call`, `lookup`, `suffix`, `grammar`, `model`, `layers`,
+            `medusa`. What the model says doesn't depend on it.
+        draft_tokens: Tokens to draft whenever something is proposed; None chooses by measured cost.
+        draft_model: A smaller model with the same tokenizer, for the `model` draft.
+        draft_sampled: Let it sample where the agent samples, instead of proposing its likeliest tokens.
+        draft_quantise: Round its weights: `int8`, or `4bit` on CUDA (extra `bitsandbytes`).
+        layers: Layers that the `layers` draft keeps; () takes those that a search has found.
+        heads: File of Medusa heads for the `medusa` draft; None takes the one in the model's folder.
+        share_drafts: Let the `suffix` draft learn from earlier conversations of the same agent (same instructions and
+            tools). How quickly one conversation is answered then tells something about others.
 
     Raises:
         UsageError: a setting can't be used. The model itself is looked at when the first session opens.
@@ -69,12 +81,21 @@ class LocalEngine:
         deterministic: bool = False,
         executor: Literal["auto", "lean", "hf"] = "auto",
         sampling: Sampling | None = None,
+        drafts: Literal["auto", "none"] | Collection[str] = "auto",
+        draft_tokens: int | None = None,
+        draft_model: str | Path | None = None,
+        draft_sampled: bool = False,
+        draft_quantise: Literal["int8", "4bit"] | None = None,
+        layers: Sequence[int] = (),
+        heads: str | Path | None = None,
+        share_drafts: bool = False,
     ) -> None:
         for name, value in (
             ("threads", threads),
             ("kv_budget", kv_budget),
             ("prefill_chunk", prefill_chunk),
             ("max_rows", max_rows),
+            ("draft_tokens", draft_tokens),
         ):
             if value is not None and value < 1:
                 raise UsageError(f"LocalEngine({name}={value}): give a number of at least 1")
@@ -93,6 +114,16 @@ class LocalEngine:
             max_rows=max_rows,
             deterministic=deterministic,
             executor=executor,
+            drafting=DraftSettings(
+                kinds=draft_kinds(drafts, with_model=draft_model is not None),
+                tokens=draft_tokens,
+                model=draft_model,
+                sampled=draft_sampled,
+                quantise=draft_quantise,
+                layers=tuple(layers),
+                heads=heads,
+                shared=share_drafts,
+            ),
         )
         self._loading = threading.Lock()
         self._loaded: LoadedModel | None = None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from agent_runtime.errors import ModelNotFound
+
+from .drafting import DraftSettings
 
 _HUB_ID = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
 _HUB_FILE = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)/(?P<file>[\w./-]+\.gguf)")
@@ -38,6 +40,7 @@ class LoadSettings:
     max_rows: int = 16
     deterministic: bool = False
     executor: Literal["auto", "lean", "hf"] = "auto"
+    drafting: DraftSettings = field(default_factory=DraftSettings)
 
 
 def locate(model: str | Path) -> Location:

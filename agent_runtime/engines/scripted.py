@@ -238,6 +238,9 @@ class ScriptedSession:
         self._counts = replace(self._counts, probes=self._counts.probes + 1)
         return ProbeResult(call=answer.call, confidence=answer.confidence, tokens=0)
 
+    def suggest(self, messages: Sequence[Message], call: ToolCall) -> None:
+        """Do nothing: the script says what it says."""
+
     def statistics(self) -> SessionStatistics:
         """Return counts of this session so far; each message counts as one prompt token."""
         return self._counts

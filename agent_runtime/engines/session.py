@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 
 from agent_runtime.decoding.errors import DecodingError
-from agent_runtime.decoding.requests import Finished, Ready, RowRequest, Sampling, StopReason, Tokens
+from agent_runtime.decoding.requests import CallGrammar, Finished, Ready, RowRequest, Sampling, StopReason, Tokens
 from agent_runtime.errors import ContextOverflow, EngineClosed, EngineFailed
 from agent_runtime.tools.values import MalformedCall, ToolCall
-from agent_runtime.traces.events import FinishReason
+from agent_runtime.traces.events import Drafting, FinishReason
 from agent_runtime.traces.messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 
 from .base import CallClosed, Delta, EngineEvent, Generated, ProbeResult, PromptReady, SessionStatistics, ToolSchema
@@ -24,6 +25,7 @@ from .parsing import merged
 
 if TYPE_CHECKING:
     from agent_runtime.decoding.row import Row
+    from agent_runtime.decoding.tally import DraftCounts
 
     from .loading import LoadedModel
     from .parsing import MessageParser, Part
@@ -39,6 +41,9 @@ class _Turn:
     messages: tuple[Message, ...]
     prompt: tuple[int, ...]
     row: Row | None = None
+    guessed: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Calls that probes have answered, canonical, as the tokens that the model would write."""
+    suggestion: tuple[int, ...] = ()
 
 
 LEAST_ROOM = 64
@@ -107,6 +112,9 @@ class LocalSession:
             sampling=sampling or self._sampling,
             stop_ids=self._model.eos_ids,
             owner=self.owner,
+            scope=self._scope(turn.messages),
+            suggestion=turn.suggestion,
+            call_grammar=self._call_grammar(),
         )
         self._add(turns=1)
         async with self._row(request) as row:
@@ -142,6 +150,9 @@ class LocalSession:
                         thinking_tokens=reading.thinking_tokens,
                         forwards=event.forwards,
                         slowdown_ms=event.slowdown_s * 1000,
+                        drafting=tuple(map(_drafting, event.drafting)),
+                        verify_ms=event.verify_s * 1000,
+                        host_ms=1000 * max(0.0, event.decode_s - event.forward_s - _draft_s(event)),
                     )
 
     async def probe(self, messages: Sequence[Message], *, position: int = 0, max_tokens: int) -> ProbeResult:
@@ -193,6 +204,8 @@ class LocalSession:
         no_call = ids == [model.speculator.no_call]
         call = None if no_call else model.speculator.form.read(model.decode(ids))
         completed = no_call or call is not None
+        if call is not None:
+            turn.guessed[call.canonical()] = model.as_written(ids)
         return ProbeResult(
             call=call,
             confidence=min(1.0, math.exp(sum(logprobs))) if completed else 0.0,
@@ -201,6 +214,16 @@ class LocalSession:
             co_decoded=finished is not None and finished.shared_forwards > 0,
             completed=completed,
         )
+
+    def suggest(self, messages: Sequence[Message], call: ToolCall) -> None:
+        """Draft the tokens of `call` for the message after `messages`, as a probe wrote it or the template would."""
+        turn = self._turn
+        if turn is None or turn.messages != tuple(messages):
+            return
+        tokens = turn.guessed.get(call.canonical())
+        turn.suggestion = tokens if tokens is not None else self._model.as_call(call)
+        if turn.row is not None:
+            turn.row.suggest(turn.suggestion)
 
     def statistics(self) -> SessionStatistics:
         """Return counts of this session so far; tokens that probes read count as prompt tokens."""
@@ -214,6 +237,17 @@ class LocalSession:
         for row in self._rows:
             row.cancel()  # whoever reads it sees its end
         self._on_close(self)
+
+    def _scope(self, messages: Sequence[Message]) -> str:
+        """Name the agent, if earlier runs of it may serve as drafts: its instructions and tools tell it from others."""
+        if not self._model.shares_drafts:
+            return ""
+        instructions = [message.content for message in messages if isinstance(message, SystemMessage)]
+        return json.dumps([instructions, self._functions], sort_keys=True, default=dict)
+
+    def _call_grammar(self) -> CallGrammar | None:
+        grammar = self._model.known_grammar(self._tools) if self._tools else None
+        return self._model.call_grammar(grammar) if grammar is not None else None
 
     # --- rows -------------------------------------------------------------------------------------------------
 
@@ -296,6 +330,20 @@ class _Reading:
             else:
                 events.append(Delta(kind=part[0], text=part[1], tokens=self.tokens))
         return events
+
+
+def _drafting(counts: DraftCounts) -> Drafting:
+    return Drafting(
+        kind=counts.kind,
+        drafts=counts.drafts,
+        draft_tokens=counts.draft_tokens,
+        accepted_per_position=counts.accepted_per_position,
+        draft_ms=counts.draft_s * 1000,
+    )
+
+
+def _draft_s(finished: Finished) -> float:
+    return sum(counts.draft_s for counts in finished.drafting)
 
 
 def _finish_reason(reason: StopReason, message: AssistantMessage) -> FinishReason:

@@ -108,7 +108,7 @@ def search_layers(executor: Executor, texts: Sequence[Sequence[int]], *, context
 
 
 def stored_layers(executor: Executor, texts: Sequence[Sequence[int]], folder: Path) -> tuple[int, ...]:
-    """Return `search_layers`' answer, searched once per model and kept in `folder`."""
+    """Return `search_layers`' answer, searched once per model and kept in `folder`; () without texts to search on."""
     lean = _lean(executor)
     path = folder / f"{fingerprint(lean)}.json"
     try:
@@ -117,6 +117,8 @@ def stored_layers(executor: Executor, texts: Sequence[Sequence[int]], folder: Pa
             return tuple(stored)
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not searched yet, or not readable: search
+    if not texts:
+        return ()
     found = search_layers(lean, texts)
     try:
         folder.mkdir(parents=True, exist_ok=True)
