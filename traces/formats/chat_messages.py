@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from agent_runtime.tools.values import MalformedCall, ToolCall
@@ -13,7 +14,17 @@ from .json_text import loads
 from .values import as_array, as_object, as_seconds, as_string, as_text, kind, label, without
 
 _KNOWN = frozenset(
-    {"role", "content", "tool_calls", "tool_call_id", "name", "latency_s", "generation_s", "reasoning_content"}
+    {
+        "role",
+        "content",
+        "tool_calls",
+        "tool_call_id",
+        "name",
+        "latency_s",
+        "failed",
+        "generation_s",
+        "reasoning_content",
+    }
 )
 
 
@@ -52,7 +63,8 @@ def take_message(conversation: Conversation, message: dict[str, Any], place: str
         )
     elif role in ("tool", "function"):
         content = as_text(message.get("content"), f"the content of {place}")
-        result = RecordedResult(content=content, latency_s=as_seconds(message.get("latency_s")))
+        latency_s, failed = as_seconds(message.get("latency_s")), message.get("failed") is True
+        result = RecordedResult(content=content, latency_s=latency_s, failed=failed)
         conversation.result(result, label(message.get("tool_call_id")))
     else:
         raise Broken(f"{place} has the role {role!r}" if isinstance(role, str) else f"{place} has no role")
@@ -99,7 +111,7 @@ def make_call(name: Any, arguments: Any) -> ToolCall | MalformedCall:
             arguments = loads(arguments)
         except Broken as broken:
             return MalformedCall(text=f"{name}({arguments})", reason=str(broken))
-    if arguments is None or arguments == "" or isinstance(arguments, str) and not arguments.strip():
+    if arguments is None or arguments == "" or (isinstance(arguments, str) and not arguments.strip()):
         arguments = {}
     if not isinstance(arguments, dict):
         return MalformedCall(text=f"{name}({as_written(arguments)})", reason=f"the arguments are {kind(arguments)}")
@@ -108,8 +120,6 @@ def make_call(name: Any, arguments: Any) -> ToolCall | MalformedCall:
 
 def as_written(value: Any) -> str:
     """Return a string as it is, and everything else as JSON."""
-    import json
-
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

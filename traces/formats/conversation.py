@@ -38,7 +38,7 @@ class _Turn:
 
 
 class Conversation:
-    """Takes messages in their order. Ids may come again in later turns: a result belongs to the latest call of its id."""
+    """Takes messages in order. Ids may come again in later turns: a result belongs to the latest call with its id."""
 
     def __init__(self) -> None:
         self._turns: list[_Turn] = []

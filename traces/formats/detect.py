@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from . import chat, tau_bench
+from . import atif_format, chat, claude_code, codex, own, swe_agent, tau2, tau_bench
 from .errors import Broken, UnreadableFile
 from .json_stream import JsonStream
 from .json_text import loads
@@ -20,7 +20,13 @@ _LOOKED_AT = 100
 _CONTAINERS: dict[bytes, Any] = {b"[": [], b"{": {}}
 
 _SIGNS: tuple[tuple[str, Callable[[dict[str, Any]], bool]], ...] = (
+    ("own", own.looks_like),
+    ("atif", atif_format.looks_like),
+    ("tau2", tau2.looks_like),
     ("tau-bench", tau_bench.looks_like),
+    ("swe-agent", swe_agent.looks_like),
+    ("claude-code", claude_code.looks_like),
+    ("codex", codex.looks_like),
     ("chat", chat.looks_like),
 )
 
@@ -45,7 +51,7 @@ def detect(path: str | Path) -> str:
 
 
 def _starts(source: Source) -> Iterator[Any]:
-    """Yield the first records; of an object over many lines, which may be large, only its outline as it becomes known."""
+    """Yield the first records; of an object over many lines, which may be large, its outline as it becomes known."""
     with source.open() as file:
         if shape_of(file) == "documents":
             yield from _outline(source, JsonStream(file))

@@ -2,6 +2,7 @@
 
 TracesError
 ├── UnreadableFile      nothing of a file could be read
+├── UnwritableFile      a file can't be written
 └── MissingExtra        a format needs a package that isn't installed
 """
 
@@ -14,6 +15,12 @@ from ..errors import TracesError
 
 class UnreadableFile(TracesError):
     """Raised when nothing of a file could be read; the message names the file and its first fault."""
+
+    exit_code = 2
+
+
+class UnwritableFile(TracesError):
+    """Raised when a file can't be written, or not in the format that is asked for."""
 
     exit_code = 2
 

@@ -8,21 +8,34 @@ from types import MappingProxyType
 from typing import Self
 
 from ..trajectory import Trajectory
+from .atif_read import read_atif
 from .chat import read_chat
+from .claude_code import read_claude_code
+from .codex import read_codex
 from .detect import detect
 from .errors import Fault, UnreadableFile
+from .own import read_own
+from .runs import RecordedRun, run_of, trajectory_of
 from .source import Source
+from .swe_agent import read_swe_agent
+from .tau2 import read_tau2
 from .tau_bench import read_tau_bench
 
-Reader = Callable[[Source], Iterator[Trajectory]]
-"""Yields the trajectories of a file and notes its faults; raises only where the file can't be opened."""
+Reader = Callable[[Source], Iterator[Trajectory] | Iterator[RecordedRun] | Iterator[RecordedRun | Trajectory]]
+"""Yields the trajectories of a file, or the runs where it holds events, and notes the file's faults."""
 
 AUTO = "auto"
 
 FORMATS: Mapping[str, Reader] = MappingProxyType(
     {
+        "own": read_own,
         "chat": read_chat,
+        "atif": read_atif,
         "tau-bench": read_tau_bench,
+        "tau2": read_tau2,
+        "swe-agent": read_swe_agent,
+        "claude-code": read_claude_code,
+        "codex": read_codex,
     }
 )
 """The formats that can be read, by name."""
@@ -41,7 +54,7 @@ class Reading(Iterator[Trajectory]):
         self.count = 0
         """Trajectories read so far."""
         self._source = Source(path)
-        self._trajectories = FORMATS[format](self._source)
+        self._read = FORMATS[format](self._source)
 
     @property
     def faults(self) -> list[Fault]:
@@ -62,14 +75,27 @@ class Reading(Iterator[Trajectory]):
         Raises:
             UnreadableFile: the file is at its end and nothing of it could be read.
         """
+        read = self._next()
+        return trajectory_of(read.info, read.events) if isinstance(read, RecordedRun) else read
+
+    def runs(self) -> Iterator[RecordedRun]:
+        """Iterate over the same as runs with their events; a file without events gives those that would have been."""
+        while True:
+            try:
+                read = self._next()
+            except StopIteration:
+                return
+            yield read if isinstance(read, RecordedRun) else run_of(read)
+
+    def _next(self) -> Trajectory | RecordedRun:
         try:
-            trajectory = next(self._trajectories)
+            read = next(self._read)
         except StopIteration:
             if self.count == 0:
                 raise self._nothing() from None
             raise
         self.count += 1
-        return trajectory
+        return read
 
     def _nothing(self) -> UnreadableFile:
         if not self.faults:
