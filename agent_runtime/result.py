@@ -38,6 +38,8 @@ class Usage:
             case GenerationFinished():
                 return _add(
                     self,
+                    reused_tokens=event.reused_later,
+                    prefilled_tokens=-event.reused_later,
                     completion_tokens=event.completion_tokens,
                     thinking_tokens=event.thinking_tokens,
                     forwards=event.forwards,

@@ -127,6 +127,7 @@ class Run:
                 drafting=generated.drafting,
                 verify_ms=generated.verify_ms,
                 host_ms=generated.host_ms,
+                reused_later=generated.reused_later,
             )
         )
 

@@ -146,7 +146,8 @@ class GenerationFinished:
     `slowdown_ms` the extra decode time caused by probe rows.
     `forwards` counts forward passes in which the agent's row took part after prefill. `drafting` holds what was drafted
     for it, by kind; `verify_ms` is the time of those passes that verified something, `host_ms` that of decoding beside
-    forward passes and drafting.
+    forward passes and drafting. `reused_later` counts tokens of the prompt that turned out to have come from a cache,
+    after `Prefilled` had told them as read anew (a server says so at a message's end).
     """
 
     type: Literal["generation_finished"] = "generation_finished"
@@ -165,6 +166,7 @@ class GenerationFinished:
     drafting: tuple[Drafting, ...] = ()
     verify_ms: float = 0.0
     host_ms: float = 0.0
+    reused_later: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

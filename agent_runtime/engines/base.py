@@ -77,6 +77,8 @@ class Generated:
     """Time of forward passes that verified drafts."""
     host_ms: float = 0.0
     """Time of decoding beside forward passes and drafting."""
+    reused_later: int = 0
+    """Tokens of the prompt that a cache served, known only now: `PromptReady` counted them as read anew."""
 
 
 EngineEvent = PromptReady | Delta | CallClosed | Generated
