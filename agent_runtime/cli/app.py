@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from . import bench, db, doctor, runs, tools
+from . import bench, db, doctor, runs, stats, tools
 from . import replay as replay_command
+from . import report as report_command
 from . import run as run_command
 from .errors import ExitCode, debugging, describe, exit_code
 from .output import note
@@ -48,6 +49,8 @@ def build() -> typer.Typer:
     app.command("run")(run_command.run)
     app.command("replay")(replay_command.replay)
     app.add_typer(runs.app, name="runs")
+    app.command("report")(report_command.report)
+    app.command("stats")(stats.stats)
     app.command("tools")(tools.tools)
     app.command("doctor")(doctor.doctor)
     app.add_typer(db.app, name="db")

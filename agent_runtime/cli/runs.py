@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import parameters
+from . import diff, parameters
 from .output import note, print_json, print_rows, stdout_console
 from .text import duration, one_line, percent
 
@@ -62,6 +62,9 @@ def show(run: RUN, db: parameters.Db = None, as_json: parameters.Json = False) -
         print_json(_row(info) | {"speculation": ledger(events).summary(), "events": dumped})
     else:
         print_stored(stdout_console(), info, events)
+
+
+app.command("diff")(diff.diff)
 
 
 @app.command()

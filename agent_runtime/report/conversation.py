@@ -56,6 +56,15 @@ class ReportedRun:
     seconds: float
     """Time of the last event."""
 
+    @property
+    def guessing(self) -> str | None:
+        """Name of the predictor; `off` where the run's settings say so, None where they say nothing of guessing."""
+        settings = self.started.settings if self.started else {}
+        if "speculation" not in settings:
+            return None
+        speculation = settings["speculation"] or {}
+        return str(speculation.get("predictor", "on")) if speculation else "off"
+
 
 def read_run(events: Iterable[Event]) -> ReportedRun:
     """Fold the events of one run, in their order; they may break off anywhere."""

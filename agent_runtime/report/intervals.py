@@ -11,30 +11,28 @@ Z_95 = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """`hits` of `of`, with the 95 % interval of Wilson (1927): unlike the normal one it stays right near 0 and 1."""
+class Proportion:
+    """`count` of `of` cases, with the 95 % interval of Wilson (1927): unlike the normal one it holds near 0 and 1."""
 
-    hits: int
+    count: int
     of: int
 
     @property
-    def value(self) -> float | None:
-        """The share itself; None of nothing."""
-        return self.hits / self.of if self.of else None
+    def share(self) -> float | None:
+        """The share itself; None over no case."""
+        return self.count / self.of if self.of else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Lower and upper bound of the interval; None of nothing."""
+        """Lower and upper bound of the interval; None over no case."""
         if not self.of:
             return None
-        n, p, z2 = self.of, self.hits / self.of, Z_95 * Z_95
-        center = (p + z2 / (2 * n)) / (1 + z2 / n)
-        half = Z_95 * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n)
-        low = 0.0 if self.hits == 0 else max(0.0, center - half)
-        high = 1.0 if self.hits == n else min(1.0, center + half)
-        return low, high
+        n, p, z2 = self.of, self.count / self.of, Z_95 * Z_95
+        middle, spread = p + z2 / (2 * n), Z_95 * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
+        low, high = (middle - spread) / (1 + z2 / n), (middle + spread) / (1 + z2 / n)
+        return 0.0 if self.count == 0 else low, 1.0 if self.count == n else high  # exactly, whatever rounding does
 
     def to_json(self) -> dict[str, Any]:
-        """Return counts, share and interval."""
+        """Return count, number of cases, share, and the interval's ends."""
         low, high = self.interval or (None, None)
-        return {"hits": self.hits, "of": self.of, "value": self.value, "low": low, "high": high}
+        return {"count": self.count, "of": self.of, "share": self.share, "low": low, "high": high}

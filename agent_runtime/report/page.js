@@ -18,6 +18,7 @@
   const AXIS = 20, TURNS = 20, ROW = 22, STEP = 26, GAP = 20, NARROW = 640, GUTTER = 78, CHARACTER = 6.3;
   const SHORTEST = 2;   // pixels of a span that took hardly any time
   const MARK = 5;       // half the size of the mark of what took no time at all
+  const CROWDED = 24;   // pixels of a turn below which marks and arrows shrink
 
   const length = Math.max(data.seconds, 1e-6);
   const margin = length * 0.01;
@@ -29,7 +30,7 @@
   const byLane = LANES.map(([lane]) => inOrder.filter((index) => data.spans[index].lane === lane));
 
   let picked = -1, hovered = -1, waiting = false;
-  let width = 0, gutter = 0, tops = {}, height = 0;
+  let width = 0, gutter = 0, tops = {}, height = 0, size = MARK;
   let handle = null;
 
   // --- drawing ---------------------------------------------------------------------------------------------------
@@ -49,11 +50,13 @@
     gutter = width < NARROW ? 0 : GUTTER;
     let top = AXIS + TURNS + 6;
     for (const [lane] of LANES) {
-      if (!gutter) top += 14;
+      if (!gutter) top += 16;
       tops[lane] = top;
       top += data.rows[lane] * STEP + GAP - 4;
     }
     height = top - GAP + 10;
+    const turn = length / Math.max(1, data.bands.length) / (view.to - view.from) * (width - gutter);
+    size = turn < CROWDED ? MARK / 2 : MARK;
   }
 
   function draw() {
@@ -61,7 +64,7 @@
     if (!chart.clientWidth) return;
     layout();
     const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, height, "aria-hidden": "true", focusable: "false" });
-    svg.append(definitions(), ...bands(), ...ticks());
+    svg.append(definitions(), ...bands(), ...ticks(), ...turns());
     const clipped = element("g", { "clip-path": "url(#plot)" });
     LANES.forEach(([lane], number) => clipped.append(...spans(lane, byLane[number])));
     clipped.append(...arrows());
@@ -84,26 +87,35 @@
     clip.append(element("rect", { x: gutter, y: 0, width: Math.max(0, width - gutter), height }));
     const hatch = element("pattern", { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
     hatch.append(element("rect", { width: 6, height: 6 }), element("path", { d: "M0 0V6" }));
-    const head = element("marker", { id: "head", viewBox: "0 0 8 8", refX: 4, refY: 7, markerWidth: 8, markerHeight: 8, markerUnits: "userSpaceOnUse" });
+    const head = element("marker", { id: "head", viewBox: "0 0 8 8", refX: 4, refY: 7, markerWidth: 1.6 * size, markerHeight: 1.6 * size, markerUnits: "userSpaceOnUse" });
     head.append(element("path", { class: "head", d: "M0 0L4 8L8 0z", transform: "rotate(180 4 4)" }));
     defs.append(clip, hatch, head);
     return defs;
   }
 
+  function* bandsInView() {
+    for (const [index, band] of data.bands.entries()) {
+      const left = Math.max(gutter, x(band.start)), right = Math.min(width, x(band.end));
+      if (right - left >= 0.5) yield { index, band, left, right };
+    }
+  }
+
   function bands() {
+    return [...bandsInView()].filter(({ index }) => index % 2 === 0)
+      .map(({ left, right }) => element("rect", { class: "band", x: left, y: AXIS, width: right - left, height: height - AXIS }));
+  }
+
+  function turns() {
     const made = [];
     let free = gutter;
-    data.bands.forEach((band, index) => {
-      const left = Math.max(gutter, x(band.start)), right = Math.min(width, x(band.end));
-      if (right <= gutter || left >= width || right - left < 0.5) return;
-      if (index % 2 === 0) made.push(element("rect", { class: "band", x: left, y: AXIS, width: right - left, height: height - AXIS }));
+    for (const { index, band, left, right } of bandsInView()) {
       const label = right - left > 52 ? `turn ${band.turn + 1}` : `${band.turn + 1}`;
       const room = label.length * CHARACTER + 8;
       if (right - left >= room * 0.8 && left >= free) {
         made.push(element("text", { class: "turn", x: left + 4, y: AXIS + 14, "data-band": index }, label));
         free = left + room;
       }
-    });
+    }
     return made;
   }
 
@@ -128,7 +140,7 @@
   }
 
   function titles() {
-    return LANES.map(([lane, name]) => element("text", { class: "lane", x: 0, y: gutter ? tops[lane] + 15 : tops[lane] - 3 }, name));
+    return LANES.map(([lane, name]) => element("text", { class: "lane", x: 0, y: gutter ? tops[lane] + 15 : tops[lane] - 6 }, name));
   }
 
   // What is closer together than a pixel can show is drawn once, so a long run costs no more than a short one.
@@ -139,7 +151,7 @@
       if (span.start > view.to) break;
       if (span.end < view.from && x(span.end) < gutter - MARK) continue;
       const top = tops[lane] + span.row * STEP;
-      if (span.kind === "demand" || span.end === span.start) {
+      if (span.kind === "demand" || span.end === span.start || (span.kind === "unused" && x(span.end) - x(span.start) < 2 * MARK)) {
         const at = x(span.start), key = `mark ${span.row}`;
         if (at - (reached[key] ?? -9) < 1.5 && index !== picked) continue;
         reached[key] = at;
@@ -166,8 +178,8 @@
   function mark(span, index, at, top) {
     const chosen = index === picked ? " picked" : "", middle = top + ROW / 2;
     const d = span.kind === "demand"
-      ? `M${at - MARK} ${top - 4}h${2 * MARK}l${-MARK} ${MARK + 2}zM${at - 0.75} ${top}h1.5v${ROW}h-1.5z`
-      : `M${at} ${middle - MARK - 1}l${MARK + 1} ${MARK + 1}l${-MARK - 1} ${MARK + 1}l${-MARK - 1} ${-MARK - 1}z`;
+      ? `M${at - size} ${top - 4}h${2 * size}l${-size} ${size + 2}zM${at - 0.75} ${top}h1.5v${ROW}h-1.5z`
+      : `M${at} ${middle - size - 1}l${size + 1} ${size + 1}l${-size - 1} ${size + 1}l${-size - 1} ${-size - 1}z`;
     return element("path", { class: `span k-${span.kind}${chosen}`, "data-i": index, d });
   }
 
@@ -213,10 +225,10 @@
   // --- the window ------------------------------------------------------------------------------------------------
 
   function look(from, to) {
-    const size = Math.min(whole.to - whole.from, Math.max(closest, to - from));
-    const start = Math.min(whole.to - size, Math.max(whole.from, from + (to - from - size) / 2));
+    const span = Math.min(whole.to - whole.from, Math.max(closest, to - from));
+    const start = Math.min(whole.to - span, Math.max(whole.from, from + (to - from - span) / 2));
     view.from = start;
-    view.to = start + size;
+    view.to = start + span;
     soon();
   }
 
@@ -226,9 +238,9 @@
   }
 
   function pan(seconds) {
-    const size = view.to - view.from;
-    const from = Math.min(whole.to - size, Math.max(whole.from, view.from + seconds));
-    look(from, from + size);
+    const span = view.to - view.from;
+    const from = Math.min(whole.to - span, Math.max(whole.from, view.from + seconds));
+    look(from, from + span);
   }
 
   const fit = () => look(whole.from, whole.to);
@@ -241,10 +253,10 @@
   }
 
   function currentTurns() {
-    const size = view.to - view.from;
+    const seen = view.to - view.from;
     return data.bands.map((_, index) => index).filter((index) => {
       const band = data.bands[index];
-      return Math.min(band.end, view.to) - Math.max(band.start, view.from) > Math.min(size, band.end - band.start) * 0.2;
+      return Math.min(band.end, view.to) - Math.max(band.start, view.from) > Math.min(seen, band.end - band.start) * 0.34;
     });
   }
 
@@ -289,8 +301,8 @@
     if (index >= 0) show(index);
     const span = data.spans[index];
     if (follow && span && (span.start < view.from || span.start > view.to)) {
-      const size = view.to - view.from;
-      look(span.start - size / 3, span.start + size * 2 / 3);
+      const seen = view.to - view.from;
+      look(span.start - seen / 3, span.start + seen * 2 / 3);
     }
     soon();
   }

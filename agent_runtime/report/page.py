@@ -21,7 +21,7 @@ from agent_runtime.traces import GuessRecord, HitRate, Ledger, TurnLedger
 from agent_runtime.traces.events import Event
 
 from .conversation import RecordedCall, ReportedRun, ReportedTurn, read_run
-from .intervals import Share
+from .intervals import Proportion
 from .timeline import timeline
 from .visible import call_text, clipped, duration, one_line, percent
 
@@ -36,6 +36,8 @@ HEADING = 280
 """Characters of the task in its heading."""
 CELL = 200
 """Characters of a call in a table."""
+SHORT = 90
+"""Characters up to which a call stands on one line of the conversation."""
 
 MEANINGS = {
     "running": "The run is still going on; this is what it had written.",
@@ -124,14 +126,17 @@ def _head(told: ReportedRun, run: RunRow | None) -> dict[str, Any]:
         "machine": run.started_at.isoformat() if run else None,
         "took": duration(run.wall_ms if run else 1000 * told.seconds),
         "turns": len(told.turns),
-        "sentence": sentence(told.ledger),
+        "sentence": sentence(told),
         "output": _text(output) if output.strip() else None,
     }
 
 
-def sentence(ledger: Ledger) -> str:
+def sentence(told: ReportedRun) -> str:
     """Return one sentence on what guessing did."""
+    ledger = told.ledger
     boundaries, hits = ledger.boundaries, ledger.all.hits
+    if told.guessing == "off":
+        return f"Guessing was off; the model called tools in {_count(boundaries, 'turn')}."
     if not boundaries:
         return "The model called no tool, so there was nothing to guess."
     if not ledger.predicted:
@@ -142,13 +147,15 @@ def sentence(ledger: Ledger) -> str:
 
 
 def _tiles(ledger: Ledger) -> Iterator[dict[str, str]]:
-    share = Share(ledger.all.hits, ledger.boundaries)
+    hits = Proportion(ledger.all.hits, ledger.boundaries)
     endings = [f"{number} {ending}" for ending, number in ledger.endings.items() if number]
     hidden = "" if ledger.hidden_share is None else f"{percent(ledger.hidden_share)} of what one guess ahead can hide"
     yield {
         "name": "Hit@1",
-        "value": percent(share.value),
-        "detail": f"{share.hits} of {_count(share.of, 'call')}; 95 % interval {_interval(share)}" if share.of else "",
+        "value": percent(hits.share),
+        "detail": f"{hits.count} of {_count(hits.of, 'call')}; 95\N{NO-BREAK SPACE}% interval {_interval(hits)}"
+        if hits.of
+        else "",
     }
     yield {"name": "Waiting hidden", "value": duration(ledger.saved_ms), "detail": hidden}
     yield {
@@ -168,9 +175,9 @@ def _tiles(ledger: Ledger) -> Iterator[dict[str, str]]:
     }
 
 
-def _interval(share: Share) -> str:
+def _interval(share: Proportion) -> str:
     low, high = share.interval or (0.0, 1.0)
-    return f"{100 * low:.0f}–{100 * high:.0f} %"
+    return f"{100 * low:.0f}–{percent(high)}"
 
 
 def _by_weight(item: tuple[str, HitRate]) -> tuple[int, str]:
@@ -178,19 +185,19 @@ def _by_weight(item: tuple[str, HitRate]) -> tuple[int, str]:
 
 
 def _tool_row(name: str, rate: HitRate) -> dict[str, Any]:
-    share = Share(rate.hits, rate.boundaries)
-    low, high = share.interval or (0.0, 1.0)
+    hits = Proportion(rate.hits, rate.boundaries)
+    low, high = hits.interval or (0.0, 1.0)
     return {
         "name": one_line(name, 80) or "(malformed)",
         "boundaries": rate.boundaries,
         "predicted": rate.predicted,
         "hits": rate.hits,
         "hits_name": rate.hits_name,
-        "share": percent(share.value),
-        "interval": _interval(share),
-        "bar": f"{100 * (share.value or 0):.1f}",
+        "share": percent(hits.share),
+        "interval": _interval(hits),
         "low": f"{100 * low:.1f}",
-        "high": f"{100 * high:.1f}",
+        "wide": f"{100 * (high - low):.1f}",
+        "point": f"{96 * (hits.share or 0):.1f}",
     }
 
 
@@ -255,9 +262,13 @@ def _call(call: RecordedCall, turn: ReportedTurn) -> dict[str, Any]:
     outcome = call.outcome
     guess = next((guess for guess in turn.ledger.guesses if guess.guess == call.guess), None)
     malformed = isinstance(call.call, MalformedCall)
+    name = "malformed call" if malformed else one_line(getattr(call.call, "name", ""), 120)
+    whole = call_text(call.call, SHORT + 1)
+    short = len(whole) <= SHORT and not malformed
     return {
-        "name": "malformed call" if malformed else one_line(getattr(call.call, "name", ""), 120),
-        "arguments": _arguments(call),
+        "name": name,
+        "shown": whole if short else name,
+        "arguments": None if short else _arguments(call),
         "status": outcome.status if outcome else None,
         "error": one_line(outcome.error, 120) if outcome and outcome.error else None,
         "took": duration(1000 * outcome.seconds) if outcome else None,

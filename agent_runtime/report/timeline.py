@@ -261,7 +261,7 @@ class _Fold:
     ) -> None:
         end = max(start, end)
         took = (("took", duration(1000 * (end - start))),) if end > start else ()
-        at = ("at", duration(1000 * start))
+        at = ("at", f"{start:.3f} s")
         self.spans.append(
             Span(lane=lane, kind=kind, start=start, end=end, turn=turn, label=label, facts=(at, *took, *facts))
         )
@@ -316,7 +316,7 @@ class _Fold:
         arrows = [arrow for number, guess in self.guesses.items() if (arrow := self._guess(number, guess))]
         spans, rows = _pack(self.spans, self.now)
         hits = {turn.turn: turn.hit for turn in self.ledger.result().turns if turn.boundary is not None}
-        bands = (Band(turn, *self.turns[turn][:2], hits.get(turn)) for turn in sorted(self.turns))
+        bands = (Band(turn, band[0], band[1], hits.get(turn)) for turn, band in sorted(self.turns.items()))
         return Timeline(self.now, rows, tuple(bands), spans, tuple(arrows))
 
 

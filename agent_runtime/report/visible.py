@@ -18,6 +18,8 @@ LIMIT = 8_000
 TAIL = 2_000
 """Characters kept of its end."""
 
+_SPACE = "\N{NO-BREAK SPACE}"
+
 _HIDDEN = re.compile(
     "["
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls but tab and newline
@@ -68,7 +70,9 @@ def call_text(call: ToolCall | MalformedCall, limit: int = LIMIT) -> str:
 
 
 def _arguments(arguments: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={json.dumps(value, ensure_ascii=False, default=str)}" for name, value in arguments.items())
+    return ", ".join(
+        f"{name}={json.dumps(value, ensure_ascii=False, default=str)}" for name, value in arguments.items()
+    )
 
 
 def duration(ms: float | None) -> str:
@@ -76,14 +80,12 @@ def duration(ms: float | None) -> str:
     if ms is None:
         return "–"
     if ms >= 120_000:
-        return f"{int(ms // 60_000)} min {int(ms % 60_000 // 1000)} s"
-    if ms >= 10_000:
-        return f"{ms / 1000:.0f} s"
+        return f"{int(ms // 60_000)}{_SPACE}min {int(ms % 60_000 // 1000)}{_SPACE}s"
     if ms >= 1000:
-        return f"{ms / 1000:.1f} s"
-    return f"{ms:.0f} ms" if ms >= 10 or ms == 0 else f"{ms:.1f} ms"
+        return f"{ms / 1000:.{0 if ms >= 10_000 else 1}f}{_SPACE}s"
+    return f"{ms:.{0 if ms >= 10 or ms == 0 else 1}f}{_SPACE}ms"
 
 
 def percent(share: float | None) -> str:
     """Return a share of 1 as a percentage; a dash where there is none."""
-    return "–" if share is None else f"{100 * share:.0f} %"
+    return "–" if share is None else f"{100 * share:.0f}{_SPACE}%"
