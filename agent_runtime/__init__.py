@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from agent_runtime.engines.base import Engine, Session
     from agent_runtime.engines.local import LocalEngine
     from agent_runtime.engines.scripted import ScriptedEngine
+    from agent_runtime.engines.server import ServerEngine, ServerSettings
     from agent_runtime.errors import (
         AgentRuntimeError,
         ContextOverflow,
@@ -105,6 +106,8 @@ _HOMES = {
     "Sampling": "agent_runtime.decoding.requests",
     "ScriptedEngine": "agent_runtime.engines.scripted",
     "ScriptedPredictor": "agent_runtime.speculator.predictors",
+    "ServerEngine": "agent_runtime.engines.server",
+    "ServerSettings": "agent_runtime.engines.server",
     "Session": "agent_runtime.engines.base",
     "Speculation": "agent_runtime.speculator.settings",
     "SystemMessage": "agent_runtime.traces.messages",
@@ -169,6 +172,8 @@ __all__ = [
     "Sampling",
     "ScriptedEngine",
     "ScriptedPredictor",
+    "ServerEngine",
+    "ServerSettings",
     "Session",
     "Speculation",
     "SystemMessage",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from agent_runtime.engines.base import Engine, Session, ToolSchema
+from agent_runtime.engines.choose import engine_for
 from agent_runtime.errors import AgentRuntimeError, LimitExceeded, RunFailed, UsageError
 from agent_runtime.hooks import Hooks
 from agent_runtime.limits import Limits
@@ -64,7 +65,8 @@ class Agent:
 
     Args:
         name: Name in traces and reports.
-        model: Hub id, local folder or GGUF file of a causal language model, or an `Engine`.
+        model: Hub id, local folder or GGUF file of a causal language model, `openai:NAME@http://host:port/v1` for one
+            that a server has, or an `Engine`.
         instructions: The system prompt.
         tools: Functions or `Tool`s. A plain function counts as a write, so that it is never started early.
         speculation: False switches guessing off; a `Speculation` says how to guess.
@@ -322,9 +324,7 @@ class Agent:
 def _engine(model: str | Path | Engine, device: str) -> tuple[Engine, bool]:
     """Return the engine for `model`, and whether it was made here."""
     if isinstance(model, str | Path):
-        from agent_runtime.engines.local import LocalEngine
-
-        return LocalEngine(model, device=device), True
+        return engine_for(model, device=device), True
     return model, False
 
 

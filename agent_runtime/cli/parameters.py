@@ -14,5 +14,5 @@ Db = Annotated[
     typer.Option("--db", metavar="DB", help="Path or SQLAlchemy URL of the traces, if not the usual."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Model = Annotated[str | None, typer.Option(metavar="MODEL", help="Hub id, folder or GGUF file.")]
+Model = Annotated[str | None, typer.Option(metavar="MODEL", help="Hub id, folder, GGUF file, or openai:NAME@URL.")]
 Device = Annotated[str, typer.Option(metavar="DEVICE", help="Where the model runs: auto, cuda or cpu.")]
