@@ -4,12 +4,14 @@ AgentRuntimeError               exit code 1
 ├── UsageError                  2   what was asked for cannot be done as it was asked
 │   ├── ModelNotFound           2   no model of this name, in this folder or file
 │   ├── ModelUnsupported        2   the model is there but cannot run an agent
-│   └── MissingExtra            2   an optional package is needed
+│   ├── MissingExtra            2   an optional package is needed
+│   └── CassetteUnusable        2   a cassette can't be read or written, or isn't one
 ├── RunFailed                   1   a run ended without an answer
 ├── EngineFailed                1   the model, or what runs it, broke
 │   ├── ContextOverflow         1   a conversation does not fit the model's context
 │   └── EngineClosed            1   the engine was closed while it was needed
 ├── LimitExceeded               3   a run used up its turns, calls or tokens
+├── ReplayDiverged              4   a run asked for what its cassette doesn't hold
 ├── ToolsError                      of the tools room, e.g. a tool that can't be described to a model
 ├── TracesError                     of the traces room, e.g. a database that can't be written
 ├── SpeculatorError                 of the speculator room, e.g. a setting out of range
@@ -24,6 +26,7 @@ from .base_error import AgentRuntimeError
 
 __all__ = [
     "AgentRuntimeError",
+    "CassetteUnusable",
     "ContextOverflow",
     "EngineClosed",
     "EngineFailed",
@@ -31,6 +34,7 @@ __all__ = [
     "MissingExtra",
     "ModelNotFound",
     "ModelUnsupported",
+    "ReplayDiverged",
     "RunFailed",
     "UsageError",
 ]
@@ -52,6 +56,10 @@ class ModelUnsupported(UsageError):
 
 class MissingExtra(UsageError):
     """Raised when an optional package is missing; the message says how to install it."""
+
+
+class CassetteUnusable(UsageError):
+    """Raised when a cassette can't be read or written, or is no cassette; the message names the file and the line."""
 
 
 class RunFailed(AgentRuntimeError):
@@ -98,3 +106,19 @@ class LimitExceeded(AgentRuntimeError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.limit, self.value))
+
+
+class ReplayDiverged(AgentRuntimeError):
+    """Raised when a replayed run asks for what its cassette doesn't hold.
+
+    `diff` compares the recorded request that is closest with the one that was made, as a unified diff.
+    """
+
+    exit_code = 4
+
+    def __init__(self, message: str, diff: str = "") -> None:
+        self.diff = diff
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (str(self), self.diff))

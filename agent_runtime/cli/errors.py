@@ -17,6 +17,7 @@ class ExitCode(IntEnum):
     FAILED = 1
     USAGE = 2
     LIMIT = 3
+    DIVERGED = 4
     INTERRUPTED = 130
 
 
