@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from agent_runtime.replay.counter import Fit
     from agent_runtime.replay.forced import ForcedPredictor
     from agent_runtime.replay.replay import Replay
-    from agent_runtime.replay.timing import Timing
     from agent_runtime.replay.whatif import Setting
     from agent_runtime.tools import Catalogue
     from agent_runtime.traces.trajectory import Trajectory
@@ -90,7 +89,7 @@ def replay(
     generation = GENERATION_MS if generation_ms is None else generation_ms
     timings = [Timing(tool_latency_ms=latency, generation_ms=generation) for latency in latencies]
     confidences = _numbers("--min-confidence", min_confidence, float)
-    flying, wasted = _numbers("--in-flight", in_flight, int), _numbers("--wasted-calls", wasted_calls, int)
+    flying, wasted = _counts("--in-flight", in_flight), _counts("--wasted-calls", wasted_calls)
 
     def settings(done: Replay) -> list[Setting]:
         from agent_runtime.replay.self_probe import POSITIONS
@@ -193,3 +192,10 @@ def _numbers(option: str, text: str, kind: Callable[[str], T]) -> list[T]:
         return [kind(part) for part in text.split(",")]
     except ValueError:
         raise UsageError(f"{option} {text}: give numbers, separated by commas") from None
+
+
+def _counts(option: str, text: str) -> list[int]:
+    counts = _numbers(option, text, int)
+    if min(counts) < 0:
+        raise UsageError(f"{option} {text}: give numbers of at least 0")
+    return counts

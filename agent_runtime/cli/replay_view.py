@@ -32,7 +32,10 @@ def show(report: Mapping[str, Any]) -> None:
         note(f"{len(tools) - TOOLS_SHOWN} more tools: see --json")
     _section("after")
     _rates(
-        {{"user": "a user's message", "tool": "a tool's result"}.get(name, name): row for name, row in report["after"].items()},
+        {
+            {"user": "a user's message", "tool": "a tool's result"}.get(name, name): row
+            for name, row in report["after"].items()
+        },
         "the turn follows",
     )
     positioned = report.get("predictors", {}).get("self", report)["by_position"]
@@ -41,7 +44,7 @@ def show(report: Mapping[str, Any]) -> None:
         _rates({percent(float(position)): row for position, row in positioned.items()}, "thinking written")
     _misses(report["misses"])
     if "what_if" in report:
-        _what_if(report["what_if"], report)
+        _what_if(report["what_if"])
 
 
 def _summary(report: Mapping[str, Any]) -> None:
@@ -66,10 +69,8 @@ def _summary(report: Mapping[str, Any]) -> None:
     if latency is not None:
         table.add_row("without guessing", f"{duration(latency['serial_ms'])} ({_source(latency)})")
         speedup = "-" if latency["speedup"] is None else f"{latency['speedup']:.3f}x"
-        table.add_row(
-            "with guessing",
-            f"{duration(latency['speculative_ms'])}, {speedup}, {percent(latency['hidden_share'])} of what could be hidden",
-        )
+        hidden = f"{percent(latency['hidden_share'])} of what could be hidden"
+        table.add_row("with guessing", f"{duration(latency['speculative_ms'])}, {speedup}, {hidden}")
     else:
         table.add_row("latency", "the recording has none: inject some with --tool-latency MS")
     stdout_console().print(table)
@@ -84,15 +85,22 @@ def _fit(fit: Mapping[str, Any]) -> str:
 
 
 def _source(latency: Mapping[str, Any]) -> str:
-    tools = latency["source"]
-    if latency["tool_latency_ms"] is not None:
-        tools = f"injected, {duration(latency['tool_latency_ms'])} a call"
-    generation = latency["generation_source"]
-    if latency["generation_ms"] is not None:
-        generation += f", {duration(latency['generation_ms'])} a message" if generation == "injected" else ""
     missing = latency["calls_without_latency"]
     gap = f"; {missing} calls without latency count as 0" if missing else ""
-    return f"tools {tools}; generation {generation}; {latency['time']} time{gap}"
+    return f"tools {_tools(latency)}; generation {_generation(latency)}; {latency['time']} time{gap}"
+
+
+def _tools(figures: Mapping[str, Any]) -> str:
+    """Return where the times of calls come from."""
+    if figures["tool_latency_ms"] is not None:
+        return f"{duration(figures['tool_latency_ms'])} injected"
+    return figures["source"] or "none"
+
+
+def _generation(figures: Mapping[str, Any]) -> str:
+    """Return where the times of messages come from."""
+    injected = "" if figures["generation_ms"] is None else f"{duration(figures['generation_ms'])} "
+    return injected + str(figures["generation_source"])
 
 
 def _rates(rows: Mapping[str, Mapping[str, Any]], head: str) -> None:
@@ -131,14 +139,13 @@ def _misses(misses: Mapping[str, Any]) -> None:
         stdout_console().print(f"wrong arguments: {listed}")
 
 
-def _what_if(outcomes: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> None:
-    _section("in virtual time, through the runtime's own loop")
-    recorded = report["latency"]["source"] if report["latency"] else "none"
+def _what_if(outcomes: Sequence[Mapping[str, Any]]) -> None:
+    _section(f"in virtual time, through the runtime's own loop; generation {_generation(outcomes[0])}")
     print_rows(
         (
             (
                 outcome["predictor"],
-                recorded if outcome["tool_latency_ms"] is None else f"{duration(outcome['tool_latency_ms'])} injected",
+                _tools(outcome),
                 f"{outcome['min_confidence']:g}/{outcome['in_flight']}/{outcome['wasted_calls_limit']}",
                 duration(outcome["serial_ms"]),
                 duration(outcome["speculative_ms"]),
@@ -149,12 +156,12 @@ def _what_if(outcomes: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -
             )
             for outcome in outcomes
         ),
-        heads=("predictor", "tools", "limits*", "serial", "guessing", "speed-up", "by turn", "closed", "wasted calls"),
+        heads=("predictor", "tools", "limits*", "serial", "guessing", "speed-up", "by turn", "closed", "wasted"),
         right=frozenset({3, 4, 5, 6, 7, 8}),
     )
     stdout_console().print(
-        "* least confidence / guesses in flight / wasted calls per run. The speed-up stands beside the form of expected "
-        "time summed by turn, and the closed form over averages.",
+        "* least confidence / guesses in flight / wasted calls per run. Beside the speed-up: the expected one, summed by "
+        "turn and by the closed form over averages.",
         style="dim",
     )
 

@@ -52,8 +52,8 @@ class TeacherForcing:
         """Ask speculator mode for the call that follows `messages` and the tokens in `written`.
 
         Raises:
-            EngineFailed: the template refuses the conversation, the tools can't be put into a grammar, or decoding broke.
+            EngineFailed: the template refuses the conversation, the tools have no grammar, or decoding broke.
         """
-        turn = await self._session._rendered(messages)  # modules of one package: the session keeps this turn for the probe
+        turn = await self._session._rendered(messages)  # which the session keeps for the probe
         turn.row = cast("Row", WrittenRow(tuple(written)))
         return await self._session.probe(messages, position=len(written), max_tokens=max_tokens)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from agent_runtime.speculator.estimates import Calibration
 
-from .forced import AnsweredTurn, Answer, Answers
+from .forced import Answer, AnsweredTurn, Answers
 from .toolset import RecordedToolset
 
 BOTH = "both"

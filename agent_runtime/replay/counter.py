@@ -93,7 +93,6 @@ class ForcedCounter:
     def _without(self, fold: int) -> CounterPredictor:
         """Return the counter fitted without the groups of a fold."""
         if fold not in self._fitted:
-            self._fitted.clear()  # trajectories of a group mostly come together: one fit is kept at a time
             counter = self._fitted[fold] = CounterPredictor(threshold=self._threshold)
             for trajectory in self._replayed:
                 if self._folds[group_of(trajectory)] != fold:

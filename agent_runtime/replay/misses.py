@@ -46,7 +46,9 @@ class SeenText:
         if isinstance(leaf, str):
             text = leaf.strip().casefold()
             return text in self._text or json.dumps(text)[1:-1] in self._text
-        spelled = {str(leaf), str(int(leaf))} if leaf == leaf and abs(leaf) < 1e300 and leaf == int(leaf) else {str(leaf)}
+        spelled = (
+            {str(leaf), str(int(leaf))} if leaf == leaf and abs(leaf) < 1e300 and leaf == int(leaf) else {str(leaf)}
+        )
         return any(re.search(rf"(?<![\w.]){re.escape(text)}(?!\w|\.\d)", self._text) for text in spelled)
 
 

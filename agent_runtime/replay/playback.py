@@ -1,4 +1,4 @@
-"""A recorded trajectory on the stage: an engine that says the recorded messages in their time, and tools that take theirs.
+"""A recorded trajectory on the stage: an engine that says recorded messages in their time, and tools that take theirs.
 
 Nothing here reads a wall clock or uses a thread, so that it runs under a virtual clock.
 """
@@ -145,12 +145,15 @@ class Playback:
 
     async def _until(self, planned: float) -> None:
         """Wait until `planned`, and as much longer as probes slow the message down meanwhile."""
-        while anyio.current_time() < (until := planned + self._slowdown):
+        while anyio.current_time() < (until := planned + self._slowdown):  # noqa: ASYNC110 (it may grow meanwhile)
             await anyio.sleep_until(until)
 
     async def probe(self, messages: Sequence[Message], *, position: int = 0, max_tokens: int) -> ProbeResult:
         """Answer "no call": what was guessed is known already, to `RecordedGuesses`."""
         return ProbeResult(call=None, confidence=0.0, tokens=0, completed=False)
+
+    def suggest(self, messages: Sequence[Message], call: ToolCall) -> None:
+        """Do nothing: what is said was recorded."""
 
     def statistics(self) -> SessionStatistics:
         """Return nothing but zeros: no token is decoded."""
@@ -235,5 +238,3 @@ def _parts(message: AssistantMessage, positions: Sequence[int]) -> list[tuple[fl
         parts.append((shares.text, Delta(kind="text", text=message.text, tokens=PERCENT + 1)))
     parts += [(share, CallClosed(call=call)) for share, call in zip(shares.calls, message.calls, strict=True)]
     return parts
-
-

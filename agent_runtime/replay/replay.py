@@ -60,7 +60,10 @@ class Replay:
         if len(self.scores) > 1:
             report["predictors"] = {source: score.to_json() for source, score in self.scores.items()}
         if outcomes:
-            report["what_if"] = [outcome.to_json() for outcome in outcomes]
+            sources = TimeSources.of(self.trajectories)
+            report["what_if"] = [
+                {**outcome.to_json(), **sources.to_json(outcome.setting.timing)} for outcome in outcomes
+            ]
         return report
 
     def latency(self, timing: Timing, outcomes: Sequence[Outcome] = ()) -> dict[str, Any] | None:

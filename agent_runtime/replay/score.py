@@ -12,7 +12,7 @@ from agent_runtime.tools.values import ToolCall
 from agent_runtime.traces.ledger import HitRate
 from agent_runtime.traces.quantiles import Quantiles
 
-from .forced import After, AnsweredTurn, Answer
+from .forced import After, Answer, AnsweredTurn
 from .intervals import Proportion
 from .misses import Cause, Miss, SeenText, explain
 

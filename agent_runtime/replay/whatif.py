@@ -189,9 +189,7 @@ class _Cast:
                 seconds += await self._play(playback, tools.running, predictor, first=first, turns=turns)
         return seconds
 
-    async def _play(
-        self, playback: Playback, tools: Toolset, predictor: Predictor, *, first: int, turns: int
-    ) -> float:
+    async def _play(self, playback: Playback, tools: Toolset, predictor: Predictor, *, first: int, turns: int) -> float:
         """Run one exchange; return the seconds it took."""
         zero = anyio.current_time()
         live = LiveEvents()

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_runtime.replay.forced import Answer, Answers, ForcedTurn
 from agent_runtime.speculator.predictors import Guess
 from agent_runtime.tools import Catalogue
 from agent_runtime.tools.values import ToolCall
 from agent_runtime.traces.messages import AssistantMessage, SystemMessage, UserMessage
 from agent_runtime.traces.trajectory import RecordedResult, RecordedTool, RecordedTurn, Trajectory
+
+from agent_runtime.replay.forced import Answer, Answers, ForcedTurn
 
 CATALOGUE = Catalogue({"find": {"effect": "read"}, "look": {"effect": "read"}, "buy": {"effect": "write"}})
 
@@ -83,7 +84,9 @@ class Known:
 def shopping() -> Trajectory:
     """Return a trajectory with two exchanges: find, look, an answer; then buy and an answer."""
     return recorded(
-        recorded_turn(find("red shoes"), user="I want red shoes.", results=["item 17"], latency_s=0.4, generation_s=1.0),
+        recorded_turn(
+            find("red shoes"), user="I want red shoes.", results=["item 17"], latency_s=0.4, generation_s=1.0
+        ),
         recorded_turn(ToolCall("look", {"item": 17}), results=["in stock"], latency_s=2.0, generation_s=1.0),
         recorded_turn(text="There is item 17.", generation_s=1.0),
         recorded_turn(ToolCall("buy", {"item": 17}), user="Buy it.", results=["done"], latency_s=0.5, generation_s=1.0),

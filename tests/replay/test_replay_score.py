@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from agent_runtime.speculator.predictors import Guess, NoPredictor, WrongPredictor
+from agent_runtime.tools.values import MalformedCall, ToolCall
+from agent_runtime.traces.trajectory import RecordedTool, Trajectory
+
 from agent_runtime.replay.combined import BOTH
 from agent_runtime.replay.forced import Answer, Forced
 from agent_runtime.replay.intervals import Proportion, wilson
 from agent_runtime.replay.replay import Replay, replay
 from agent_runtime.replay.timing import Timing
-from agent_runtime.speculator.predictors import Guess, NoPredictor, WrongPredictor
-from agent_runtime.tools.values import MalformedCall, ToolCall
-from agent_runtime.traces.trajectory import RecordedTool, Trajectory
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +61,7 @@ async def test_a_schema_that_recorded_calls_break_gives_way_to_what_the_calls_sh
     trajectory = make.trajectory(make.turn(make.find("words"), user="?"), tools=tools)
     _, report = await scored(make, trajectory, {0: make.find("words")})
     assert report["effects"]["schemas_inferred"] == ["find"]
-    assert report["hit_at_1"] ["exact_over_reads"] == 1.0
+    assert report["hit_at_1"]["exact_over_reads"] == 1.0
 
 
 async def test_a_malformed_first_call_is_a_boundary_that_nobody_can_hit(make):

@@ -8,11 +8,6 @@ from typing import Any
 
 import anyio
 import pytest
-from agent_runtime.replay.arithmetic import estimate
-from agent_runtime.replay.forced import Answer
-from agent_runtime.replay.replay import Replay, replay
-from agent_runtime.replay.timing import Timing, TimeSources
-from agent_runtime.replay.whatif import Outcome, Setting, exchanges
 from agent_runtime.speculator.predictors import Guess, NoPredictor
 from agent_runtime.speculator.settings import Speculation
 from agent_runtime.tools import GuessLimits
@@ -20,6 +15,11 @@ from agent_runtime.tools.values import MalformedCall, ToolCall
 from agent_runtime.traces.trajectory import RecordedResult, Trajectory
 
 from agent_runtime.errors import UsageError
+from agent_runtime.replay.arithmetic import estimate
+from agent_runtime.replay.forced import Answer
+from agent_runtime.replay.replay import Replay, replay
+from agent_runtime.replay.timing import TimeSources, Timing
+from agent_runtime.replay.whatif import Outcome, Setting, exchanges
 
 
 def asked(make: Any, trajectories: list[Trajectory], answers: Any) -> Replay:
@@ -29,7 +29,10 @@ def asked(make: Any, trajectories: list[Trajectory], answers: Any) -> Replay:
     return anyio.run(ask)
 
 
-def setting(timing: Timing = Timing(), **options: Any) -> Setting:
+AS_RECORDED = Timing()
+
+
+def setting(timing: Timing = AS_RECORDED, **options: Any) -> Setting:
     speculation = {
         "placement": options.pop("placement", "beside"),
         "min_confidence": options.pop("min_confidence", 0.5),
