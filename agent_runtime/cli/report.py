@@ -50,7 +50,7 @@ def report(
 
         from agent_runtime.traces.formats.perfetto import perfetto
 
-        _write(chrome, json.dumps(perfetto(events), separators=(",", ":")))
+        _write(chrome, json.dumps(perfetto(events, row.run_id), separators=(",", ":")))
     if html is None and chrome is None:
         from .summary import print_stored
 

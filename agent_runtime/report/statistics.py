@@ -204,7 +204,7 @@ def statistics(where: str | Path | None = None, *, agent: str | None = None, mod
     return Statistics(groups=tuple(ordered), all=total)
 
 
-def _pages(database: Database, *, agent: str | None, model: str | None) -> Iterator[Sequence[sa.Row[Any]]]:
+def _pages(database: Database, *, agent: str | None, model: str | None) -> Iterator[Sequence[sa.Row[*tuple[Any, ...]]]]:
     """Yield runs, oldest first; between pages no transaction is open, so that no writer waits."""
     runs = schema.runs.c
     shown = (runs.id, runs.agent, runs.model, runs.status, runs.wall_ms, runs.host, runs.pid, runs.heartbeat_at)
@@ -216,7 +216,7 @@ def _pages(database: Database, *, agent: str | None, model: str | None) -> Itera
         if model is not None:
             statement = statement.where(runs.model == model)
         with database.read() as connection:
-            page: Sequence[sa.Row[Any]] = connection.execute(statement).all()
+            page: Sequence[sa.Row[*tuple[Any, ...]]] = connection.execute(statement).all()
         if page:
             yield page
         if len(page) < PAGE:
@@ -233,7 +233,7 @@ def _guessing(database: Database, runs: Sequence[str]) -> dict[str, str | None]:
         return {run_id: name for run_id, name in connection.execute(statement)}
 
 
-def _status(run: sa.Row[Any]) -> str:
+def _status(run: sa.Row[*tuple[Any, ...]]) -> str:
     """Return a run's status, `interrupted` where it claims to run and can't."""
     status: str = run.status
     if status != "running":

@@ -192,9 +192,13 @@ class _Fold:
             began = max(began, prefilled.at)
         calls = " and ".join(call_text(call, LABEL) for call in event.calls[:2])
         more = f" and {len(event.calls) - 2} more" if len(event.calls) > 2 else ""
+        kinds = ", ".join(one_line(draft.kind, 40) for draft in event.drafting)
+        stood = sum(draft.accepted_tokens for draft in event.drafting)
+        drafted = sum(draft.draft_tokens for draft in event.drafting)
         facts = (
             ("tokens", f"{event.completion_tokens}, {event.thinking_tokens} of them thinking"),
             ("forward passes", str(event.forwards)),
+            *((("drafts", f"{stood} of {drafted} tokens stood ({kinds})"),) if drafted else ()),
             ("slowed down by probes", duration(event.slowdown_ms)),
             ("calls" if calls else "says", (calls + more) or one_line(event.text, FACT)),
         )

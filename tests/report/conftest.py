@@ -94,9 +94,7 @@ def turn_of(turn: int, at: float, step: Step) -> list[Event]:
     ]
     executed = step.ending in ("adopted", "joined", "discarded")
     if step.guess is not None:
-        events.append(
-            GuessProposed(turn=turn, at=at + 0.4, guess=turn, call=step.guess, confidence=0.9, source="self")
-        )
+        events.append(GuessProposed(turn=turn, at=at + 0.4, guess=turn, call=step.guess, confidence=0.9, source="self"))
         if executed:
             events.append(GuessStarted(turn=turn, at=at + 0.4, guess=turn, tool=step.guess.name))
     calls = (step.call, *step.parallel) if step.call is not None else ()
@@ -145,9 +143,7 @@ def turn_of(turn: int, at: float, step: Step) -> list[Event]:
             step.status, step.result, began, began + 0.4, error=None if step.status == "ok" else "not_found"
         )
         guess = turn if early else None
-        events.append(
-            CallFinished(turn=turn, at=at + 1.4, index=index, tool=call.name, outcome=outcome, guess=guess)
-        )
+        events.append(CallFinished(turn=turn, at=at + 1.4, index=index, tool=call.name, outcome=outcome, guess=guess))
     events.append(TurnFinished(turn=turn, at=at + 1.5))
     return events
 

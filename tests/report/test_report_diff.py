@@ -39,9 +39,7 @@ def test_the_order_of_arguments_makes_no_difference(build: Build, step: Any) -> 
         ({"call": CALL, "parallel": (OTHER,)}, "call 2"),
     ],
 )
-def test_the_first_divergence_names_turn_and_part(
-    build: Build, step: Any, changed: dict[str, Any], part: str
-) -> None:
+def test_the_first_divergence_names_turn_and_part(build: Build, step: Any, changed: dict[str, Any], part: str) -> None:
     same = step(call=ToolCall("find_customer"))
     found = diff_runs(build([same, step(call=CALL)]), build([same, step(**changed)]))
     assert found.first is not None
