@@ -193,3 +193,12 @@ def test_recordings_of_an_airline_agent_are_replayed(agent, shared_data):
     assert found["trajectories"] == 6
     assert found["hit_at_1"]["reads"] > 0
     assert found["latency"] is None
+
+
+def test_the_example_of_the_documentation_runs(recordings, effects, tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "replay.md").read_text(encoding="utf-8")
+    example = page.split("```python\n")[1].split("```")[0]
+    recordings("traces.jsonl")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "replay.md", "exec", dont_inherit=True), {})
+    assert "'source': 'injected'" in capsys.readouterr().out
