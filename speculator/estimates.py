@@ -70,28 +70,53 @@ class Calibration:
         return min(BINS - 1, max(0, int(confidence * BINS)))
 
 
+Arm = Literal["beside", "before"] | None
+"""What can be done about a turn: probe beside the agent, before it, or not at all."""
+
+
+class PlainPace:
+    """How long messages take when nothing is probed: milliseconds per token, over the recent turns without a probe."""
+
+    def __init__(self) -> None:
+        self._turns: deque[tuple[int, float]] = deque(maxlen=WINDOW)
+
+    def add(self, tokens: int, milliseconds: float) -> None:
+        """Take one more message."""
+        self._turns.append((tokens, milliseconds))
+
+    def expected_ms(self, tokens: int) -> float | None:
+        """Return what a message of `tokens` tokens should take; None before the first."""
+        known = sum(count for count, _ in self._turns)
+        return tokens * sum(milliseconds for _, milliseconds in self._turns) / known if known else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedTurn:
-    """What guessing did in one turn with a probe, and what it takes to tell what it would have done elsewhere."""
+    """What a turn with a probe brought, and what it took."""
 
-    beside: bool
-    """Whether the first probe ran beside the agent."""
-    first_right: bool
-    """Whether the guess at the turn's start was the agent's call, sure enough, and of a tool that may start early."""
-    generation_ms: float
-    tool_ms: float
-    """Execution time of the turn's first call; 0 without one."""
+    arm: Arm
+    served: bool
+    """Whether a guess served the call, or the first guess was the call, sure enough, and may start early."""
     saved_ms: float
+    """Tool time that the agent did not wait for."""
+    waited_ms: float
+    """What the agent waited for the probe."""
+    generation_ms: float
+    tokens: int
+    slowdown_ms: float
+    """What the engine says that the probe's rows added to the message."""
+    tool_ms: float
 
-    def saved_beside_ms(self, probe_ms: float) -> float:
-        """Return what a probe beside the agent, `probe_ms` long, saved or would have saved."""
-        if self.beside:
-            return self.saved_ms
-        return min(self.tool_ms, max(0.0, self.generation_ms - probe_ms)) if self.first_right else self.saved_ms
+    def gain_ms(self, pace: PlainPace) -> float:
+        """Return by how much the turn was shorter than without a probe.
 
-    def saved_before_ms(self) -> float:
-        """Return what a probe before the agent saved or would have saved: its lead is all of the agent's time."""
-        return min(self.tool_ms, self.generation_ms) if self.first_right else self.saved_ms
+        A message that the guess has helped to draft is shorter than usual, one decoded beside a probe longer: both show
+        in its duration against the usual pace. Until that is known, the engine's own account of the slowdown serves.
+        """
+        usual = pace.expected_ms(self.tokens)
+        lengthened = self.slowdown_ms if usual is None else self.generation_ms - usual
+        most = self.tool_ms + (self.generation_ms if usual is None else usual)  # a stall of the machine says no more
+        return max(-most, self.saved_ms - self.waited_ms - lengthened)
 
 
 @dataclass(slots=True)
@@ -100,10 +125,8 @@ class Estimates:
 
     generation: Recent = field(default_factory=Recent)
     """T_gen of turns that made a call."""
-    probe: dict[Literal["beside", "before"], Recent] = field(
-        default_factory=lambda: {"beside": Recent(), "before": Recent()}
-    )
-    """T_probe by where it ran."""
+    probe: Recent = field(default_factory=Recent)
+    """T_probe beside the agent."""
     slowdown: Recent = field(default_factory=Recent)
     """Decode time that the probes of one turn beside the agent added to it."""
     tool: Recent = field(default_factory=Recent)
@@ -111,12 +134,21 @@ class Estimates:
     tools: defaultdict[str, Recent] = field(default_factory=lambda: defaultdict(Recent))
     """T_tool by tool."""
     calibration: Calibration = field(default_factory=Calibration)
-    turns: deque[ProbedTurn] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    """The recent turns with a probe."""
-    idle: int = 0
-    """Turns in a row without a probe, by choice."""
+    pace: PlainPace = field(default_factory=PlainPace)
+    turns: dict[Arm, deque[ProbedTurn]] = field(
+        default_factory=lambda: {"beside": deque(maxlen=WINDOW), "before": deque(maxlen=WINDOW)}
+    )
+    """The recent turns with a probe, by where it ran."""
+    started: int = 0
+    """Turns that began."""
 
     @property
     def served_rate(self) -> float:
         """Share of probed turns whose call a guess served; starts at 1 and counts that as one turn."""
-        return (sum(turn.saved_ms > 0 or turn.first_right for turn in self.turns) + 1) / (len(self.turns) + 1)
+        turns = [turn for of_arm in self.turns.values() for turn in of_arm]
+        return (sum(turn.served for turn in turns) + 1) / (len(turns) + 1)
+
+    def gain_ms(self, arm: Arm) -> float | None:
+        """Return the mean gain of a turn in that arm; None while nothing is known."""
+        turns = self.turns.get(arm, ())
+        return sum(turn.gain_ms(self.pace) for turn in turns) / len(turns) if turns else None

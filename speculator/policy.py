@@ -1,15 +1,10 @@
 """Whether guessing is worth it: when to probe, when to probe again, and which predictions to start.
 
-By expected value, in milliseconds of the run's time, from what the recent turns with a probe showed, each judged by
-itself: a turn that thinks leaves much lead but is guessed less often, one that calls at once the other way round, so a
-product of means would be wrong.
-
-    beside   mean(what guessing saved beside the agent) - slowdown
-    before   mean(min(T_tool, T_gen) where the first guess was right) - T_probe    (the agent waits for the probe)
-    none     0
-
-A turn that was probed in the one place tells what the other would have saved: the first guess is the same in both, and
-beside the agent it leads by T_gen - T_probe. Costs are medians: one stall of the machine says nothing of the next turn.
+A turn can be probed beside the agent, before it, or not at all. What each is worth is measured: the tool time saved,
+less what the agent waited for the probe, less what its message took beyond the usual pace of messages without a probe.
+That pace also shows, the other way round, when a right guess has drafted the call. The policy begins with some turns of
+each, then takes what gained most per turn, and none where nothing gains; now and then it tries the others again, since
+tools and tasks change.
 
 A further probe in the same turn must pay its slowdown by the chance that the guess which stands is wrong. A prediction
 is started when its tool's expected saving exceeds what starting a guess costs. What isn't known yet is taken to be
@@ -20,7 +15,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from agent_runtime.tools.values import (
     CallDemanded,
@@ -40,16 +34,16 @@ from agent_runtime.traces.events import (
     TurnStarted,
 )
 
-from .estimates import Estimates, ProbedTurn
+from .estimates import Arm, Estimates, ProbedTurn
 from .predictors import Guess
 from .settings import Speculation
 
 __all__ = ["Policy", "Speculation"]
 
-TURNS_TO_LEARN = 8
-"""Probed turns before the expected values are trusted."""
-TURNS_TO_RETRY = 16
-"""Turns without a probe after which one is probed again, since tools and tasks change."""
+OPENING: tuple[Arm, ...] = ("beside", "before", "beside", "before", None, "before", "beside", None)
+"""What the first turns do, before the measured gains are trusted."""
+RETRY = 16
+"""Every so many turns one of the arms that don't look best is tried again, in turn."""
 START_COST_MS = 0.5
 """What starting a guess costs the event loop."""
 
@@ -87,33 +81,28 @@ class Policy:
             return None
         if settings.placement != "auto":
             return settings.placement
-        if len(known.turns) < TURNS_TO_LEARN:
-            return "beside"
-        beside, before = self.expected_ms("beside"), self.expected_ms("before")
-        if max(beside, before) > 0:
-            known.idle = 0
-            return "beside" if beside >= before else "before"
-        known.idle += 1
-        return "beside" if known.idle % TURNS_TO_RETRY == 0 else None
+        turn = max(0, known.started - 1)  # the one that has just begun
+        if turn < len(OPENING):
+            return OPENING[turn]
+        ranked: list[Arm] = sorted(("beside", "before", None), key=self.expected_ms, reverse=True)
+        if turn % RETRY == 0:
+            return ranked[1 + turn // RETRY % 2]
+        return ranked[0]
 
-    def expected_ms(self, placement: Literal["beside", "before"]) -> float:
-        """Return what a probe there is expected to save in a turn; infinite while that is unknown."""
-        turns = self.estimates.turns
-        if not turns:
-            return math.inf
-        if placement == "before":
-            return sum(turn.saved_before_ms() for turn in turns) / len(turns) - self._probe_ms("before")
-        probe_ms = self._probe_ms("beside")
-        return sum(turn.saved_beside_ms(probe_ms) for turn in turns) / len(turns) - self._slowdown_ms()
+    def expected_ms(self, arm: Arm) -> float:
+        """Return what a turn gains there; 0 without a probe, infinite while that is unknown."""
+        if arm is None:
+            return 0.0
+        gain = self.estimates.gain_ms(arm)
+        return math.inf if gain is None else gain
 
     def worth_another(self, standing: Guess | None, *, elapsed_ms: float) -> bool:
         """Tell whether another probe is worth it, `elapsed_ms` into a turn that still thinks, given what stands."""
         known = self.estimates
-        if len(known.turns) < TURNS_TO_LEARN:
+        if known.started <= len(OPENING):
             return True
-        lead = known.generation.mean_lead_after(
-            elapsed_ms, start=elapsed_ms + self._probe_ms("beside"), at_most=self._tool_ms()
-        )
+        probe_ms = known.probe.median or 0.0
+        lead = known.generation.mean_lead_after(elapsed_ms, start=elapsed_ms + probe_ms, at_most=self._tool_ms())
         if lead is None:
             return True  # no turn was ever this long
         right = known.calibration.probability(standing.confidence) if standing is not None and standing.call else 0.0
@@ -137,15 +126,6 @@ class Policy:
     def _slowdown_ms(self) -> float:
         return self.estimates.slowdown.median or 0.0
 
-    def _probe_ms(self, placement: Literal["beside", "before"]) -> float:
-        """Return T_probe there. Alone, a probe is quicker by about what it costs the agent beside it."""
-        known = self.estimates.probe
-        if (median := known[placement].median) is not None:
-            return median
-        if placement == "beside":
-            return known["before"].median or 0.0
-        return max(0.0, (known["beside"].median or 0.0) - self._slowdown_ms())
-
     # --- learning ---------------------------------------------------------------------------------------------
 
     def observe(self, event: Event) -> None:
@@ -153,20 +133,23 @@ class Policy:
         known, turn = self.estimates, self._turn
         match event:
             case TurnStarted():
+                known.started += 1
                 self._turn = _Turn()
             case ProbeStarted():
                 self._probes[event.probe] = event.placement
-                turn.placement = turn.placement or event.placement
+                turn.arm = turn.arm or event.placement
             case ProbeFinished():
-                placement = self._probes.pop(event.probe, None)
-                if placement is not None and event.completed:
-                    known.probe[placement].add(event.probe_ms)
+                if self._probes.pop(event.probe, None) == "before":
+                    turn.waited_ms += event.probe_ms
+                elif event.completed:
+                    known.probe.add(event.probe_ms)
             case GenerationFinished():
                 turn.compared = True
-                turn.generation_ms = event.generation_ms
+                turn.generation_ms, turn.tokens = event.generation_ms, event.completion_tokens
+                turn.slowdown_ms = event.slowdown_ms
                 if event.calls:
                     known.generation.add(event.generation_ms)
-                if turn.placement == "beside":
+                if turn.arm == "beside":
                     known.slowdown.add(event.slowdown_ms)
             case GuessProposed():
                 self._confidences[event.guess] = event.confidence
@@ -189,8 +172,10 @@ class Policy:
                     if event.index == 0 and turn.early:
                         known.tool.add(milliseconds)
             case TurnFinished():
-                if turn.placement is not None:
-                    known.turns.append(turn.as_probed())
+                if turn.arm is not None:
+                    known.turns[turn.arm].append(turn.as_probed())
+                elif turn.tokens:
+                    known.pace.add(turn.tokens, turn.generation_ms)
             case _:
                 pass
 
@@ -206,22 +191,28 @@ class Policy:
 class _Turn:
     """What was seen of the turn that goes on."""
 
-    placement: ProbePlacement | None = None
+    arm: Arm = None
     first: GuessProposed | None = None
     first_right: bool = False
     compared: bool = False
     """Whether it is known what the agent does: proposals that end earlier (superseded, repeated) prove nothing."""
     early: bool = True
     """Whether the first call may be pre-executed."""
+    waited_ms: float = 0.0
     generation_ms: float = 0.0
+    tokens: int = 0
+    slowdown_ms: float = 0.0
     tool_ms: float = 0.0
     saved_ms: float = 0.0
 
     def as_probed(self) -> ProbedTurn:
         return ProbedTurn(
-            beside=self.placement == "beside",
-            first_right=self.first_right,
-            generation_ms=self.generation_ms,
-            tool_ms=self.tool_ms,
+            arm=self.arm,
+            served=self.first_right or self.saved_ms > 0,
             saved_ms=self.saved_ms,
+            waited_ms=self.waited_ms,
+            generation_ms=self.generation_ms,
+            tokens=self.tokens,
+            slowdown_ms=self.slowdown_ms,
+            tool_ms=self.tool_ms,
         )

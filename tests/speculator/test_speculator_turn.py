@@ -30,6 +30,7 @@ class Calls:
 
     def __init__(self) -> None:
         self.seen: list[tuple[Any, ...]] = []
+        self.suggested: list[ToolCall] = []
 
     def propose(self, prediction: Prediction) -> int:
         self.seen.append(("propose", prediction.call))
@@ -44,6 +45,21 @@ class Calls:
         return len(self.seen)
 
 
+@pytest.mark.anyio
+async def test_a_guess_that_may_not_start_early_is_still_suggested_as_a_draft() -> None:
+    made, calls, _ = guessing(ScriptedPredictor([Guess(call=ToolCall("look"), confidence=0.1)]))
+    await speculate(made, "before")
+    assert calls.seen == [("refuse", ToolCall("look"), "low_confidence")] and calls.suggested == [ToolCall("look")]
+
+
+@pytest.mark.anyio
+async def test_a_guess_after_the_demand_is_no_draft_any_more() -> None:
+    made, calls, _ = guessing(ScriptedPredictor([ToolCall("look")]))
+    made.progress.demand()
+    await speculate(made, "before")
+    assert calls.seen == [("late", ToolCall("look"))] and calls.suggested == []
+
+
 def guessing(predictor: Predictor, **settings: Any) -> tuple[Guessing, Calls, list[Event]]:
     calls, events = Calls(), list[Event]()
     made = Guessing(
@@ -52,6 +68,7 @@ def guessing(predictor: Predictor, **settings: Any) -> tuple[Guessing, Calls, li
         predictor=predictor,
         policy=Policy(Speculation(**settings)),
         calls=calls,
+        suggest=lambda messages, call: calls.suggested.append(call),
         progress=Progress(),
         emit=events.append,
         now=anyio.current_time,
