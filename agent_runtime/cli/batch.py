@@ -12,7 +12,7 @@ from agent_runtime.errors import UsageError
 
 from .errors import ExitCode
 from .output import note, print_json, stderr_console
-from .run import failure, result_code
+from .run import failure, note_divergence, result_code
 from .text import duration, one_line
 from .watch import unless_interrupted
 
@@ -68,10 +68,13 @@ async def run_batch(target: Target, tasks: Sequence[str], options: Options, *, c
     bad = sum(code != ExitCode.DONE for code in codes)
     if bad:
         note(f"error: {bad} of {len(tasks)} tasks did not end well; 'agent runs list' names them")
+    if ExitCode.DIVERGED in codes:
+        return ExitCode.DIVERGED
     return ExitCode.FAILED if ExitCode.FAILED in codes else max(codes)
 
 
 def _report(index: int, task: str, result: RunResult, *, as_json: bool) -> None:
+    note_divergence(result)
     if as_json:
         print_json({"index": index, "task": task, **result.to_json()}, lines=True)
         return

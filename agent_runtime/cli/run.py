@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent_runtime.errors import UsageError
+from agent_runtime.errors import ReplayDiverged, UsageError
 
 from . import parameters
 from .errors import ExitCode, describe, exit_code
@@ -17,6 +18,7 @@ from .text import safe
 
 if TYPE_CHECKING:
     from agent_runtime import RunResult
+    from agent_runtime.engines.cassette import Cassette
 
     from .target import Options, Target
 
@@ -31,12 +33,17 @@ def run(
     speculate: Annotated[
         bool | None, typer.Option("--speculate/--no-speculate", help="Guess the next call and start it early.")
     ] = None,
+    cassette: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Record model and tools here; if FILE is there, replay it without them."),
+    ] = None,
     db: parameters.Db = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; with --tasks, a line per task.")] = False,
 ) -> int:
     """Run an agent on a task and watch it.
 
-    Exit codes: 0 done, 1 the run failed, 2 usage, 3 a limit was reached, 130 interrupted.
+    Exit codes: 0 done, 1 the run failed, 2 usage, 3 a limit was reached, 4 the replay of a cassette diverged,
+    130 interrupted.
     """
     import anyio
 
@@ -50,14 +57,25 @@ def run(
     if device not in ("auto", "cpu", "cuda") and not device.startswith("cuda:"):
         raise UsageError(f"unknown device '{device}'; use auto, cuda or cpu")
     before_torch()
-    options = Options(model=model, device=None if device == "auto" else device, speculation=speculate, traces=db)
-    found = load_target(target)
-    if tasks is not None:
-        from .batch import read_tasks, run_batch
+    with _open_cassette(cassette) as tape:
+        options = Options(
+            model=model, device=None if device == "auto" else device, speculation=speculate, traces=db, cassette=tape
+        )
+        found = load_target(target)
+        if tasks is not None:
+            from .batch import read_tasks, run_batch
 
-        lines = read_tasks(tasks)
-        return anyio.run(partial(run_batch, found, lines, options, concurrency=concurrency, as_json=as_json))
-    return anyio.run(partial(_run_one, found, task or "", options, as_json=as_json))
+            lines = read_tasks(tasks)
+            return anyio.run(partial(run_batch, found, lines, options, concurrency=concurrency, as_json=as_json))
+        return anyio.run(partial(_run_one, found, task or "", options, as_json=as_json))
+
+
+def _open_cassette(path: Path | None) -> AbstractContextManager[Cassette | None]:
+    if path is None:
+        return nullcontext()
+    from agent_runtime.engines.cassette import Cassette
+
+    return Cassette(path)
 
 
 async def _run_one(target: Target, task: str, options: Options, *, as_json: bool) -> int:
@@ -85,6 +103,7 @@ def report(result: RunResult, *, as_json: bool, interrupted: bool = False) -> in
         _show(result)
     code = ExitCode.INTERRUPTED if interrupted else result_code(result)
     if code != ExitCode.DONE:
+        note_divergence(result)
         note(f"error: {failure(result, interrupted=interrupted)}")
     return code
 
@@ -113,6 +132,12 @@ def result_code(result: RunResult) -> ExitCode:
             return ExitCode.INTERRUPTED
         case _:
             return exit_code(result.error) if result.error is not None else ExitCode.FAILED
+
+
+def note_divergence(result: RunResult) -> None:
+    """Show how a replayed run differs from its recording, if that is what ended it."""
+    if isinstance(result.error, ReplayDiverged) and result.error.diff:
+        note(result.error.diff)
 
 
 def failure(result: RunResult, *, interrupted: bool = False) -> str:

@@ -22,6 +22,7 @@ from .text import one_line
 
 if TYPE_CHECKING:
     from agent_runtime import Agent
+    from agent_runtime.engines.cassette import Cassette
 
 BUILT_IN = "shop"
 
@@ -34,10 +35,12 @@ class Options:
     device: str | None = None
     speculation: bool | None = None
     traces: str | None = None
+    cassette: Cassette | None = None
 
     def given(self) -> dict[str, Any]:
-        """Return the settings that were given, by name."""
-        return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
+        """Return the settings that were given, by name; the cassette is none of the agent's own."""
+        names = (name for name in self.__slots__ if name != "cassette")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,14 @@ class Target:
         Raises:
             UsageError: the target gives no agent, or can't take an option.
         """
+        options = options or Options()
+        async with self._open(options.given()) as agent:
+            yield agent if options.cassette is None else options.cassette.attach(agent)
+
+    @asynccontextmanager
+    async def _open(self, given: dict[str, Any]) -> AsyncIterator[Agent]:
         from agent_runtime import Agent
 
-        given = (options or Options()).given()
         value, left = self.value, given
         if not isinstance(value, Agent) and callable(value):
             taken = _accepted(value, given)
