@@ -3,7 +3,7 @@
 from .counter import ForcedCounter
 from .forced import AnsweredTurn, Answer, Forced, ForcedPredictor, ForcedTurn
 from .intervals import Proportion, wilson
-from .replay import Replay, replay
+from .replaying import Replay, replay
 from .score import Score
 from .self_probe import ForcedSelf
 from .timing import Timing

@@ -8,7 +8,7 @@ import pytest
 from agent_runtime.tools.values import ToolCall
 
 from agent_runtime.replay.counter import ForcedCounter
-from agent_runtime.replay.replay import replay
+from agent_runtime.replay.replaying import replay
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from agent_runtime.traces.trajectory import RecordedTool, Trajectory
 from agent_runtime.replay.combined import BOTH
 from agent_runtime.replay.forced import Answer, Forced
 from agent_runtime.replay.intervals import Proportion, wilson
-from agent_runtime.replay.replay import Replay, replay
+from agent_runtime.replay.replaying import Replay, replay
 from agent_runtime.replay.timing import Timing
 
 pytestmark = pytest.mark.anyio

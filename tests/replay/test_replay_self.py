@@ -14,7 +14,7 @@ from agent_runtime.traces.trajectory import RecordedTool, Trajectory
 from agent_runtime.engines.base import Generated, ToolSchema
 from agent_runtime.engines.local import LocalEngine
 from agent_runtime.engines.teacher_forcing import TeacherForcing
-from agent_runtime.replay.replay import replay
+from agent_runtime.replay.replaying import replay
 from agent_runtime.replay.self_probe import ForcedSelf
 from agent_runtime.replay.timing import Timing
 

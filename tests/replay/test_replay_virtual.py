@@ -17,7 +17,7 @@ from agent_runtime.traces.trajectory import RecordedResult, Trajectory
 from agent_runtime.errors import UsageError
 from agent_runtime.replay.arithmetic import estimate
 from agent_runtime.replay.forced import Answer
-from agent_runtime.replay.replay import Replay, replay
+from agent_runtime.replay.replaying import Replay, replay
 from agent_runtime.replay.timing import TimeSources, Timing
 from agent_runtime.replay.whatif import Outcome, Setting, exchanges
 
