@@ -9,6 +9,7 @@ import typer
 from . import diff, parameters
 from .output import note, print_json, print_rows, stdout_console
 from .text import duration, one_line, percent
+from .transfer import export_runs, import_runs
 
 if TYPE_CHECKING:
     from agent_runtime.traces import RunRow
@@ -79,6 +80,10 @@ def rm(
         found = [store.run(run).run_id for run in runs]  # all names are right before anything is removed
         for run_id in dict.fromkeys(found):
             print(f"removed {store.remove(run_id)}")
+
+
+app.command("export")(export_runs)
+app.command("import")(import_runs)
 
 
 def _row(info: RunRow) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from .otel import emit_spans
 from .perfetto import perfetto
 from .reading import AUTO, FORMATS, Reader, Reading, read
 from .runs import RecordedRun, run_of, trajectory_of
-from .writing import WRITERS, Writer, write
+from .writing import WRITERS, Writer, write, write_to
 
 __all__ = [
     "AUTO",
@@ -31,4 +31,5 @@ __all__ = [
     "run_of",
     "trajectory_of",
     "write",
+    "write_to",
 ]

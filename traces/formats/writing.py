@@ -59,14 +59,29 @@ def write(runs: Iterable[RecordedRun], path: str | Path, format: str) -> None:
         MissingExtra: the format needs a package that isn't installed.
     """
     path = Path(path)
-    if format not in WRITERS:
-        raise UnwritableFile(f"no format is called {format!r}: there are {', '.join(WRITERS)}")
+    writer = _writer(format)
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as file:
-            WRITERS[format](runs, file)
+            writer(runs, file)
         os.replace(part, path)
     except OSError as error:
         raise UnwritableFile(f"can't write {path}: {error.strerror or error}") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_to(file: BinaryIO, runs: Iterable[RecordedRun], format: str) -> None:
+    """Write runs to an open file.
+
+    Raises:
+        UnwritableFile: no format has that name.
+        MissingExtra: the format needs a package that isn't installed.
+    """
+    _writer(format)(runs, file)
+
+
+def _writer(format: str) -> Writer:
+    if format not in WRITERS:
+        raise UnwritableFile(f"no format is called {format!r}: there are {', '.join(WRITERS)}")
+    return WRITERS[format]
