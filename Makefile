@@ -14,13 +14,13 @@ COPY := .mypy-target
 ROOMS := tools|decoding|speculator|traces
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types imports check-copy bench docs pocket dev clean
+.PHONY: help demo test lint format types imports check-copy bench docs pocket pocket-drafts dev clean
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
 help: ## List the commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/.installed ## Install and run the built-in agent on a task (TASK="..." for your own)
 	@$(BIN)/agent run shop "$$TASK"
@@ -56,6 +56,9 @@ docs: $(VENV)/.installed ## Write the generated pages of docs/
 
 pocket: $(VENV)/.installed ## Train the demo's model from its seed (ARGS="--minutes 60"; see docs/pocket.md)
 	$(BIN)/python scripts/train_pocket.py --publish agent_runtime/demo/pocket $(ARGS)
+
+pocket-drafts: $(VENV)/.installed ## Train the drafts of the demo's model (ARGS="medusa"; see docs/drafts.md)
+	$(BIN)/python scripts/train_pocket_drafts.py $(ARGS)
 
 dev: $(VENV)/.developing ## Install so that editors and type checkers see the rooms as they are imported
 	$(PIP) --editable ".[dev]" --config-settings editable_mode=strict

@@ -47,12 +47,14 @@ def main(arguments: list[str] | None = None) -> None:
 def train_medusa(
     options: argparse.Namespace, teacher: Teacher, shards: int, held_out: list[Lesson], publish: Path
 ) -> None:
-    """Train the heads and write `medusa.safetensors` with its tree beside it."""
+    """Train the heads and write `medusa/heads.safetensors` with their tree beside them."""
     plan = medusa.HeadPlan(blocks=options.blocks, epochs=options.head_epochs)
     pieces = [piece for number in range(shards) for lesson in teacher.shard(number) for piece in teacher.pieces(lesson)]
     judged_on = [piece for lesson in held_out for piece in teacher.pieces(lesson)]
     heads = medusa.run(plan, teacher.head, pieces, judged_on, options.out)
-    path = publish / "medusa.safetensors"
+    # In a folder of its own: other engines read every safetensors file beside a model's weights as part of them.
+    path = publish / "medusa" / "heads.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
     heads.save(path)
     # What is reported is what ships, rounded as it is stored.
     shipped = medusa.MedusaHeads.load(path, teacher.head)

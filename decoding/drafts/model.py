@@ -270,7 +270,7 @@ class _Chooser:
         self._position = position
         self._sampler: Sampler | None = None
         self._q: list[Tensor] = []
-        # Numbers by position, as the target's are: what is drafted there doesn't depend on the length of earlier drafts.
+        # Numbers by position, as the target's are: what is drafted there doesn't depend on earlier drafts' length.
         # A number serves twice only where what was first drafted with it was never looked at, so this stays exact.
         seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self._stream = UniformStream(seed, "draft/model")

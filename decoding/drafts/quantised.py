@@ -83,6 +83,9 @@ def quantise_lean(executor: LeanExecutor) -> None:
         for name in ("qkv", "output", "gate_up", "down"):
             setattr(layer, name, Int8Linear(getattr(layer, name)))
     executor.head = Int8Linear(executor.head)
+    # The list of all products would keep the old weights.
+    products = [[layer.qkv, layer.output, layer.gate_up, layer.down] for layer in executor.layers]
+    executor._products = [executor.head, *(product for of_layer in products for product in of_layer)]
 
 
 def quantise_modules(model: PreTrainedModel) -> None:

@@ -42,7 +42,7 @@ def difference(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) 
     if ours != theirs:
         missing = sorted(set(ours) - set(theirs), key=ours.__getitem__)
         added = sorted(set(theirs) - set(ours), key=theirs.__getitem__)
-        moved = sorted((token for token in ours.keys() & theirs.keys() if ours[token] != theirs[token]), key=ours.get)
+        moved = sorted(token for token, at in ours.items() if theirs.get(token, at) != at)
         parts = [
             f"{len(tokens)} tokens {what} ({', '.join(map(repr, tokens[:SHOWN]))}{', ...' * (len(tokens) > SHOWN)})"
             for what, tokens in (("lack there", missing), ("exist only there", added), ("have other ids", moved))

@@ -356,7 +356,7 @@ def test_other_ids_and_other_merges_are_told_apart(tokenizer: PreTrainedTokenize
     moved = copy.deepcopy(backend)
     moved["model"]["vocab"] |= {"a": vocabulary["b"], "b": vocabulary["a"]}
     swapped = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(moved)), eos_token="<eos>")
-    assert "2 tokens have other ids ('a', 'b')" in str(difference(tokenizer, swapped)).replace("'b', 'a'", "'a', 'b'")
+    assert "2 tokens have other ids ('a', 'b')" in str(difference(tokenizer, swapped))
     fewer = copy.deepcopy(backend)
     fewer["model"]["merges"] = fewer["model"]["merges"][:-20]
     split = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(fewer)), eos_token="<eos>")

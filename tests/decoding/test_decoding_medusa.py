@@ -30,6 +30,7 @@ from agent_runtime.demo import pocket
 from .conftest import VOCAB, plain_greedy
 
 POCKET = Path(pocket.__file__).parent
+HEADS = POCKET / "medusa" / "heads.safetensors"
 WIDTH = 64
 TREE = ((0,), (1,), (0, 0), (2,), (0, 1), (0, 0, 0), (1, 0))
 
@@ -245,8 +246,8 @@ def shop_prompt(text: str) -> list[int]:
 
 @pytest.mark.parametrize("shape", ["tree", "chain"])
 def test_pockets_heads_save_forwards_and_change_no_token(target: Any, shape: str) -> None:
-    heads = MedusaHeads.load(POCKET / "medusa.safetensors", target.get_output_embeddings().weight)
-    assert heads.heads == 3 and (POCKET / "medusa.safetensors").stat().st_size < 1_000_000
+    heads = MedusaHeads.load(HEADS, target.get_output_embeddings().weight)
+    assert heads.heads == 3 and (HEADS).stat().st_size < 1_000_000
     draft = MedusaDraft(heads, choices=None if shape == "tree" else chain_choices(3))
     prompt = shop_prompt("Please cancel order O-1002.")
     ids, steps = decode(target, prompt, 40, draft, Sampling())
@@ -256,7 +257,7 @@ def test_pockets_heads_save_forwards_and_change_no_token(target: Any, shape: str
 
 
 def test_pockets_heads_leave_a_seeds_sampled_tokens_as_they_are(target: Any) -> None:
-    heads = MedusaHeads.load(POCKET / "medusa.safetensors", target.get_output_embeddings().weight)
+    heads = MedusaHeads.load(HEADS, target.get_output_embeddings().weight)
     prompt = shop_prompt("Where is my order O-1004?")
     sampling = Sampling(temperature=1.2, top_p=0.95, seed=4)
     plain, _ = decode(target, prompt, 30, None, sampling)
