@@ -1,8 +1,8 @@
 """Draft by copying: what followed the most recent longest match of the row's end in its own context.
 
 The idea is prompt lookup (Saxena, 2023; Yang et al., arXiv:2304.04487), which rescans the context at every step and
-takes the leftmost match. Here an index grows with the text instead, and the newest of the longest matches counts: agents
-copy from the latest tool result.
+takes the leftmost match. Here an index grows with the text instead, and the newest of the longest matches counts, for
+agents copy from the latest tool result.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class LookupDraft:
         """Start empty.
 
         Args:
-            shortest: tokens that must match. Matches of one token stand less often; the proposal's strength says so, and
-                the choice of its length takes that into account.
+            shortest: tokens that must match. Matches of one token stand less often; the proposal's strength says so,
+                and the choice of its length takes that into account.
             longest: tokens that are compared at most.
         """
         self._shortest = max(1, shortest)

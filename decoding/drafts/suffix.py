@@ -176,7 +176,7 @@ class SuffixAutomaton:
 
 
 class _Memory:
-    """Automata over the same texts, the oldest first: a younger one grows up to replace it, so that nothing is rebuilt."""
+    """Automata over the same texts, the oldest first: a younger one grows up to replace it, so nothing is rebuilt."""
 
     def __init__(self, depth: int, capacity: int) -> None:
         self._depth = depth

@@ -152,7 +152,7 @@ def test_a_later_turn_reads_only_what_is_new(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_cost_of_a_token_does_not_grow_with_the_text() -> None:
-    """Counted in comparisons, not in seconds: at most one walk of `longest` steps per token, also in endless repetition."""
+    """Counted in comparisons: at most one walk of `longest` steps per token, also in endless repetition."""
     counted = 0
 
     class Counting(TailIndex):

@@ -1,4 +1,4 @@
-"""The suffix draft proposes what followed most often; its automaton counts exactly and costs the same for every token."""
+"""The suffix draft proposes what followed most often; its automaton counts exactly, at the same cost per token."""
 
 from __future__ import annotations
 
