@@ -17,7 +17,7 @@ from .output import note, print_json, stderr_console
 if TYPE_CHECKING:
     from agent_runtime.replay.counter import Fit
     from agent_runtime.replay.forced import ForcedPredictor
-    from agent_runtime.replay.replay import Replay
+    from agent_runtime.replay.replaying import Replay
     from agent_runtime.replay.whatif import Setting
     from agent_runtime.tools import Catalogue
     from agent_runtime.traces.trajectory import Trajectory
@@ -134,7 +134,7 @@ def _ask(
     import anyio
 
     from agent_runtime.replay.counter import ForcedCounter
-    from agent_runtime.replay.replay import replay as ask
+    from agent_runtime.replay.replaying import replay as ask
 
     predictors: list[ForcedPredictor] = []
     fitted, name = None, None
