@@ -36,7 +36,7 @@ def replay(
     predictor: Annotated[Who, typer.Option(help="Who guesses.")] = "counter",
     model: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Who 'self' is: hub id, folder or GGUF file; the demo's model by default."),
+        typer.Option(metavar="MODEL", help="Who 'self' is, as for agent run; the demo's model by default."),
     ] = None,
     device: parameters.Device = "auto",
     fit: Annotated[

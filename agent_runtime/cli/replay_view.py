@@ -160,8 +160,8 @@ def _what_if(outcomes: Sequence[Mapping[str, Any]]) -> None:
         right=frozenset({3, 4, 5, 6, 7, 8}),
     )
     stdout_console().print(
-        "* least confidence / guesses in flight / wasted calls per run. Beside the speed-up: the expected one, summed by "
-        "turn and by the closed form over averages.",
+        "* least confidence / guesses in flight / wasted calls per run. Beside the speed-up stands what was expected: "
+        "summed by turn, and by the closed form.",
         style="dim",
     )
 

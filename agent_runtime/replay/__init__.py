@@ -1,7 +1,7 @@
 """Replay of recorded trajectories: how often the next call would have been guessed, and what that would have saved."""
 
 from .counter import ForcedCounter
-from .forced import AnsweredTurn, Answer, Forced, ForcedPredictor, ForcedTurn
+from .forced import Answer, AnsweredTurn, Forced, ForcedPredictor, ForcedTurn
 from .intervals import Proportion, wilson
 from .replaying import Replay, replay
 from .score import Score

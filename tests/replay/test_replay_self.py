@@ -13,6 +13,7 @@ from agent_runtime.traces.trajectory import RecordedTool, Trajectory
 
 from agent_runtime.engines.base import Generated, ToolSchema
 from agent_runtime.engines.local import LocalEngine
+from agent_runtime.engines.scripted import Probe, ScriptedEngine, Turn
 from agent_runtime.engines.teacher_forcing import TeacherForcing
 from agent_runtime.replay.replaying import replay
 from agent_runtime.replay.self_probe import ForcedSelf
@@ -93,7 +94,6 @@ def test_a_model_is_asked_at_every_share_of_the_thinking_and_once_where_there_is
     ]
     tools = [RecordedTool(name=tool.name, parameters=tool.parameters) for tool in TOOLS]
     trajectory = Trajectory(id="t", format="test", turns=tuple(turns), tools=tuple(tools))
-    prober = ForcedSelf(pocket, device="cpu")
     asked: list[int] = []
 
     async def main() -> dict[str, Any]:
@@ -109,9 +109,24 @@ def test_a_model_is_asked_at_every_share_of_the_thinking_and_once_where_there_is
         return done.to_json(timing=Timing(), model=forced.name)
 
     report = anyio.run(main)
-    assert prober.name == report["model"] == "pocket"
+    assert report["model"] == "pocket"
     assert asked == [5, 5]
     assert list(report["by_position"]) == ["0.00", "0.25", "0.50", "0.75", "1.00"]
     assert report["by_position"]["0.00"]["boundaries"] == 2
     assert report["hit_at_1"]["exact"] == report["by_position"]["0.00"]["exact"]
     assert report["guess_ms"]["count"] == 10
+
+
+def test_a_model_that_is_not_local_is_asked_at_the_turns_start(make):
+    call = ToolCall("find", {"query": "a"})
+    engine = ScriptedEngine([Turn(probes=(Probe(call, confidence=0.7),))])
+    trajectory = make.trajectory(make.turn(call, user="?", thinking="hm"))
+
+    async def main() -> Any:
+        return await replay([trajectory], [ForcedSelf(engine=engine)])
+
+    done = anyio.run(main)
+    (answer,) = done.answered[0][0].answers["self"]
+    assert (answer.position, answer.guess.confidence) == (0.0, 0.7)
+    assert done.scores["self"].all.hit_at_1 == 1.0
+    assert [tool.name for tool in engine.tools[0]] == ["find"]
