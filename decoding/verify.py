@@ -177,5 +177,5 @@ def _check(count: int, vocab: int, proposal: Proposal | None, masks: Masks | Non
     if proposal.q is not None and proposal.q.shape != (guesses, vocab):
         raise DecodingError(
             f"A {proposal.kind} draft gave {guesses} tokens and distributions of shape {tuple(proposal.q.shape)}; the "
-            f"target needs {(guesses, vocab)}. Spread a smaller vocabulary with `scatter_q`."
+            f"target needs {(guesses, vocab)}. Spread a smaller vocabulary with `draft_vocabulary.scatter_q`."
         )

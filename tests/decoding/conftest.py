@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -235,3 +236,50 @@ def tokenizer() -> PreTrainedTokenizerFast:
         ),
     )
     return PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<eos>")
+
+
+# -- laws: every sequence of a few tokens against what was drawn ----------------------------------------------------
+
+Sequence3 = tuple[int, ...]
+
+
+def sequence_law(following: Callable[[Sequence3], Sequence[float]], length: int = 3) -> dict[Sequence3, float]:
+    """The exact probability of every sequence of `length` tokens, given the law of the token after each beginning."""
+    law: dict[Sequence3, float] = {(): 1.0}
+    for _ in range(length):
+        law = {(*begun, token): p * q for begun, p in law.items() if p for token, q in enumerate(following(begun))}
+    return law
+
+
+def chi_square(counts: Counter[Sequence3], law: dict[Sequence3, float]) -> float:
+    """The p-value of Pearson's test; cells that expect fewer than 5 are merged. 0 if something impossible was drawn."""
+    drawn = sum(counts.values())
+    if any(not law.get(cell) for cell in counts):
+        return 0.0
+    statistic, cells, rest, rest_expected = 0.0, 0, 0, 0.0
+    for cell, p in law.items():
+        expected = p * drawn
+        if expected < 5:
+            rest, rest_expected = rest + counts[cell], rest_expected + expected
+        else:
+            statistic, cells = statistic + (counts[cell] - expected) ** 2 / expected, cells + 1
+    if rest_expected >= 5:
+        statistic, cells = statistic + (rest - rest_expected) ** 2 / rest_expected, cells + 1
+    if cells < 2:
+        return 1.0
+    half = torch.tensor([(cells - 1) / 2, statistic / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))
+
+
+def law_p_values(counts: Counter[Sequence3], law: dict[Sequence3, float]) -> list[float]:
+    """P-values for whole sequences and for the token at each position, which shows small faults sooner."""
+    values = [chi_square(counts, law)]
+    for at in range(len(next(iter(law)))):
+        at_counts: Counter[Sequence3] = Counter()
+        at_law: dict[Sequence3, float] = {}
+        for cell, count in counts.items():
+            at_counts[cell[at : at + 1]] += count
+        for cell, p in law.items():
+            at_law[cell[at : at + 1]] = at_law.get(cell[at : at + 1], 0.0) + p
+        values.append(chi_square(at_counts, at_law))
+    return values
