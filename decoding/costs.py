@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -59,7 +58,7 @@ class CostTable:
 
 
 def measure_costs(executor: Executor, *, sizes: Sequence[int] = SIZES) -> CostTable:
-    """Measure `executor` with blocks of one row, behind a short context; medians of interleaved rounds.
+    """Measure `executor` with blocks of one row, behind a short context; the lowest of interleaved rounds.
 
     On a GPU the work is waited for after every pass, as a step does.
     """
@@ -85,5 +84,5 @@ def measure_costs(executor: Executor, *, sizes: Sequence[int] = SIZES) -> CostTa
         else:
             continue
         break
-    # The first pass of a size may compile or allocate.
-    return CostTable({size: statistics.median(times[1:] if len(times) > 2 else times) for size, times in taken.items()})
+    # The lowest: whatever else the machine did in the meantime only adds, and the first pass may compile or allocate.
+    return CostTable({size: min(times) for size, times in taken.items()})

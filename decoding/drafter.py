@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 MAX_TOKENS = 32
 """Drafted tokens of a row in one step at most."""
+PLENTY = 6.0
+"""Expected tokens with which the other drafts aren't asked any more."""
 CHEAP: frozenset[DraftKind] = frozenset({"call", "lookup", "suffix", "grammar"})
 """Drafts that run no model: they are asked first, the others only where they could do better."""
 
@@ -48,6 +50,8 @@ class _Plan:
     length: int
     rate: float
     """Expected tokens per second of the row."""
+    expected: float = 1.0
+    """Expected tokens of the step."""
 
 
 class Drafter:
@@ -140,6 +144,8 @@ class Drafter:
                 self.acceptance.passed_over(key)
             elif plan.rate > rate:
                 best, rate = proposal.cut(plan.length), plan.rate
+                if plan.expected >= PLENTY:
+                    break
         return best
 
     def _plan(self, key: Key, limit: int, tokens: int, draft_s: float) -> _Plan:
@@ -151,7 +157,7 @@ class Drafter:
             expected += stands
             rate = expected / (self.costs.step(tokens + length) + length * draft_s)
             if rate > best.rate:
-                best = _Plan(length, rate)
+                best = _Plan(length, rate, expected)
         return best
 
     def _ask(self, draft: Draft, row: RowState, limit: int) -> Proposal | None:
