@@ -108,7 +108,8 @@ class Scorer:
         """Judge the answers in some turns."""
         for answered in turns:
             answers = answered.answers[self._source]
-            self._seconds += [answer.seconds for answer in answers]
+            made = {id(answer.guess): answer.seconds for answer in answers}  # one guess may answer for several positions
+            self._seconds += made.values()
             if answered.turn.boundary is None:
                 self._silent += 1
                 self._alarms += answers[0].guess.call is not None
