@@ -1,4 +1,4 @@
-"""`agent runs export` and `agent runs import`: recorded runs to files, and recordings of any agent into the database."""
+"""`agent runs export` and `import`: recorded runs to files, and recordings of any agent into the database."""
 
 from __future__ import annotations
 

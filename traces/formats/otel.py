@@ -1,6 +1,6 @@
 """Emits the spans of recorded runs through OpenTelemetry's API, named by its `gen_ai` conventions.
 
-A run is an `invoke_agent` span, each message of the model a `chat` span in it, each demanded call an `execute_tool` one.
+A run is an `invoke_agent` span; in it are a `chat` span per message and an `execute_tool` span per demanded call.
 Guesses are spans called `speculate`, with attributes of ours under `agent_runtime.guess`; the call that a guess served
 links to it. What was said and called is left out unless it is asked for, as the conventions want it.
 """

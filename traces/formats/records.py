@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -50,14 +50,18 @@ def read_records(source: Source) -> Iterator[Record]:
             yield from _lines(source, file)
         elif shape == "array":
             stream = JsonStream(file)
-            yield from read_items(source, stream, "item")
-            _nothing_follows(source, stream)
+            whole = yield from read_items(source, stream, "item")
+            if whole and stream.peek():
+                source.fault("the end", "something follows the array; it was left out")
         else:
             yield from _documents(source, JsonStream(file))
 
 
-def read_items(source: Source, stream: JsonStream, name: str) -> Iterator[Record]:
-    """Enter the array that follows in a stream and yield its items as records called `name` and a number from 1."""
+def read_items(source: Source, stream: JsonStream, name: str) -> Generator[Record, None, bool]:
+    """Enter the array that follows in a stream and yield its items as records called `name` and a number from 1.
+
+    Returns whether the array was whole.
+    """
     place = f"{name} 1"
     try:
         for number in stream.items():
@@ -72,6 +76,8 @@ def read_items(source: Source, stream: JsonStream, name: str) -> Iterator[Record
             yield from _record(source, place, raw)
     except BrokenOff as broken:
         source.fault(place, str(broken))
+        return False
+    return True
 
 
 def shape_of(file: BinaryIO) -> str:
@@ -142,7 +148,3 @@ def _record(source: Source, place: str, raw: bytes) -> Iterator[Record]:
         return
     yield Record(place, value)
 
-
-def _nothing_follows(source: Source, stream: JsonStream) -> None:
-    if stream.peek():
-        source.fault("the end", "something follows the array; it was left out")

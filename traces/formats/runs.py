@@ -22,6 +22,7 @@ from .errors import Broken
 from .values import as_array, as_object, as_string
 
 OWN = "own"
+UNKNOWN = "unknown"
 IMPORTED = "imported"
 """The key of a `RunStarted`'s settings under which an imported trajectory keeps what events can't hold."""
 _NOT_RUN = frozenset({"invalid_arguments", "unknown_tool", "denied", "limit"})
@@ -136,7 +137,7 @@ def _tools(value: Any) -> tuple[RecordedTool, ...]:
 
 def _events(trajectory: Trajectory) -> Iterator[Event]:
     task = next((m.content for m in _said(trajectory) if isinstance(m, UserMessage)), "")
-    model = next((v for key in ("model", "model_name") if isinstance(v := trajectory.extra.get(key), str)), "")
+    model = next((v for key in ("model", "model_name") if isinstance(v := trajectory.extra.get(key), str)), UNKNOWN)
     settings = {IMPORTED: _beyond_events(trajectory)}
     yield RunStarted(at=0.0, agent=trajectory.format, model=model, task=task, settings=settings)
     at = 0.0
