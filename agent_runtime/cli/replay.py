@@ -175,16 +175,34 @@ def _ask(
 
 
 def _read(paths: Sequence[Path], format: str) -> Iterator[Trajectory]:
-    """Yield the trajectories of files; what couldn't be read of one is said on stderr."""
-    from agent_runtime.traces.formats import read
+    """Yield the trajectories of files; what couldn't be read is said on stderr.
 
+    Raises:
+        UnreadableFile: nothing of any file could be read.
+    """
+    from agent_runtime.traces.formats import UnreadableFile, read
+
+    unread: UnreadableFile | None = None
+    count = 0
     for path in paths:
-        reading = read(path, format)
-        yield from reading
+        try:
+            reading = read(path, format)
+            for trajectory in reading:
+                count += 1
+                yield trajectory
+        except UnreadableFile as error:
+            if unread is not None:
+                note(f"warning: {unread}")
+            unread = error
+            continue
         for fault in reading.faults[:FAULTS_SHOWN]:
             note(f"warning: {fault}")
         if reading.fault_count > FAULTS_SHOWN:
             note(f"warning: {path}: {reading.fault_count - FAULTS_SHOWN} more faults")
+    if unread is not None:
+        if not count:
+            raise unread
+        note(f"warning: {unread}")
 
 
 def _numbers(option: str, text: str, kind: Callable[[str], T]) -> list[T]:

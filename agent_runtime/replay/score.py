@@ -108,7 +108,8 @@ class Scorer:
         """Judge the answers in some turns."""
         for answered in turns:
             answers = answered.answers[self._source]
-            made = {id(answer.guess): answer.seconds for answer in answers}  # one guess may answer for several positions
+            # One guess may answer for several positions.
+            made = {id(answer.guess): answer.seconds for answer in answers}
             self._seconds += made.values()
             if answered.turn.boundary is None:
                 self._silent += 1

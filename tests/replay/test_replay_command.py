@@ -155,6 +155,15 @@ def test_a_broken_record_is_said_on_stderr_and_the_good_ones_are_replayed(agent,
     assert f"warning: {path}" in ended.err
 
 
+def test_a_file_that_cannot_be_read_does_not_keep_the_others_from_being_replayed(agent, recordings, tmp_path):
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("not a recording")
+    ended = agent("replay", broken, recordings(count=3), tmp_path / "missing.jsonl", "--json")
+    assert report(ended)["trajectories"] == 3
+    assert f"warning: can't read {tmp_path / 'missing.jsonl'}" in ended.err
+    assert str(broken) in ended.err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
