@@ -147,4 +147,3 @@ def _record(source: Source, place: str, raw: bytes) -> Iterator[Record]:
         source.fault(place, str(broken))
         return
     yield Record(place, value)
-

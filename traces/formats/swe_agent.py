@@ -7,7 +7,7 @@ tool calls where the agent used function calling; else the command in backticks 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from agent_runtime.tools.values import ToolCall
@@ -18,7 +18,7 @@ from .conversation import Call, Conversation
 from .errors import Broken
 from .json_stream import BrokenOff, JsonStream
 from .json_text import loads
-from .records import read_items, read_records, shape_of
+from .records import Record, read_items, read_records, shape_of
 from .source import Source
 from .values import as_array, as_object, as_seconds, as_text, first_label, label
 
@@ -64,8 +64,9 @@ def _walk(source: Source) -> Trajectory:
         try:
             for key in stream.members():
                 if key in lists and stream.peek() == b"[":
-                    items = read_items(source, stream, "message" if key == "history" else "step")
-                    lists[key] = [_slim(item.value, first=number == 0) for number, item in enumerate(items)]
+                    name = "message" if key == "history" else "step"
+                    if not _take_items(lists[key], read_items(source, stream, name)):
+                        break  # cut off: what came before is kept
                 elif key in _KEPT:
                     kept[key] = loads(stream.take())
                 else:
@@ -75,6 +76,16 @@ def _walk(source: Source) -> Trajectory:
                 raise
             source.fault("the document", f"{broken}; what came before is kept")
     return _trajectory(source, kept, lists["history"], lists["trajectory"], "the document")
+
+
+def _take_items(taken: list[Any], items: Generator[Record, None, bool]) -> bool:
+    """Add items to a list; tell whether the array they come from was whole."""
+    while True:
+        try:
+            item = next(items)
+        except StopIteration as end:
+            return bool(end.value)
+        taken.append(_slim(item.value, first=not taken))
 
 
 def _slim(item: Any, *, first: bool) -> Any:

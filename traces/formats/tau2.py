@@ -50,7 +50,8 @@ def _simulations(source: Source, info: dict[str, Any]) -> Iterator[Record]:
                     whole = False
                     break
                 if key == "simulations" and stream.peek() == b"[":
-                    yield from read_items(source, stream, "simulation")
+                    if not (yield from read_items(source, stream, "simulation")):
+                        return
                 elif key == "info":
                     value = loads(stream.take())
                     info |= value if isinstance(value, dict) else {}
