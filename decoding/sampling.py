@@ -266,12 +266,3 @@ def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 def score(logits: Tensor, ids: Tensor) -> Tensor:
     """Return the raw natural-log probability of `ids` [n] under fp32 `logits` [n, vocab]."""
     return logits.gather(-1, ids[:, None])[:, 0] - logits.logsumexp(-1)
-
-
-def pick(logits: Tensor, samplers: Sequence[Sampler], masks: Masks) -> tuple[list[int], list[float]]:
-    """Choose one token per row of logits [rows, vocab] and score it under the raw target."""
-    ids = logits.argmax(-1)
-    for row, (sampler, mask) in enumerate(zip(samplers, masks, strict=True)):
-        if mask is not None or not sampler.is_plain_greedy:
-            ids[row] = sampler.choose(logits[row : row + 1], masks=[mask])[0]
-    return ids.tolist(), score(logits, ids).tolist()
