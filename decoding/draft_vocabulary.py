@@ -35,7 +35,7 @@ def target_ids(d2t: Tensor, vocab_size: int, form: Literal["offsets", "ids"]) ->
             f"The draft's vocabulary map, read as {form}, reaches from {low} to {high}; the target knows ids 0 to "
             f"{vocab_size - 1}. Check whether the file holds offsets or ids, and that it belongs to this target."
         )
-    if found.unique().shape[0] != found.shape[0]:
+    if len(set(found.tolist())) != found.shape[0]:
         raise DraftUnsupported(
             f"The draft's vocabulary map, read as {form}, gives one target id to several draft ids. Check whether the "
             "file holds offsets or ids."

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Literal
 
 from agent_runtime.decoding.cache import common_prefix
 
-from .base import DraftedRow, Proposal
+from .base import DraftedRow, DraftKind, Proposal
 
 LONGEST = 16
 """Tokens of a row's end that are compared at most."""
@@ -125,7 +124,7 @@ class LookupDraft:
     conversation: a row keeps an index of its own only for what comes after.
     """
 
-    kind: Literal["lookup"] = "lookup"
+    kind: DraftKind = "lookup"
     needs_hidden = False
 
     def __init__(self, *, shortest: int = 1, longest: int = LONGEST) -> None:

@@ -16,7 +16,7 @@ from typing import Literal
 
 from agent_runtime.decoding.cache import common_prefix
 
-from .base import DraftedRow, Proposal
+from .base import DraftedRow, DraftKind, Proposal
 
 DEPTH = 16
 """Tokens of a context at most."""
@@ -225,7 +225,7 @@ class SuffixDraft:
     runs that may know of each other. A text is taken up from where it leaves those that the memory holds.
     """
 
-    kind: Literal["suffix"] = "suffix"
+    kind: DraftKind = "suffix"
     needs_hidden = False
 
     def __init__(
