@@ -19,6 +19,8 @@ class Guided:
 
     tokens: tuple[int, ...]
     masks: tuple[Tensor | None, ...]
+    ends: bool = False
+    """Whether nothing is chosen after the chain: the rest is forced and ends the text."""
 
 
 def guide(constraint: Constraint, wanted: Sequence[int], limit: int, *, vocab_size: int, to_end: bool) -> Guided:
@@ -61,8 +63,8 @@ def guide(constraint: Constraint, wanted: Sequence[int], limit: int, *, vocab_si
     if tokens:
         constraint.rollback(len(tokens))
     if ended and not to_end:
-        tokens, masks = tokens[:chosen], [*masks[:chosen], None]
-    return Guided(tuple(tokens), tuple(masks))
+        tokens, masks = tokens[:chosen], masks[: chosen + 1]
+    return Guided(tuple(tokens), tuple(masks), ended)
 
 
 def guided(proposal: Proposal, walk: Guided) -> Proposal | None:

@@ -34,6 +34,8 @@ class Drafted:
     proposal: Proposal | None
     masks: Sequence[Tensor | None] | None
     """The grammar's masks [1 + tokens] of a constrained row."""
+    ends: bool = False
+    """Whether nothing is chosen after the last drafted token."""
     padding: int = 0
     """Tokens behind the proposal that only keep the block's shape; their logits are not looked at."""
 
@@ -81,14 +83,14 @@ class Drafter:
         limit = self._limit(row)
         proposal = self._best(row, limit, beside) if limit > 0 else None
         constraint = row.request.constraint
-        masks: Sequence[Tensor | None] | None = None
         if constraint is not None:
             if proposal is None:
                 return None
             proposal = proposal if proposal.is_chain else first_branch(proposal)
             walk = guide(constraint, proposal.tokens, limit, vocab_size=self._vocab_size, to_end=row.request.score_end)
-            proposal, masks = guided(proposal, walk), walk.masks
-        return Drafted(proposal, masks) if proposal is not None else None
+            proposal = guided(proposal, walk)
+            return Drafted(proposal, walk.masks, walk.ends) if proposal is not None else None
+        return Drafted(proposal, None) if proposal is not None else None
 
     def settle(self, row: RowState, proposal: Proposal, accepted: int) -> None:
         """Learn from what became of a proposal."""

@@ -96,6 +96,10 @@ class Stepper:
         self._device = device
         self._deterministic = deterministic
         self._block_tokens = block_tokens
+        self._blocks = 0.0
+        """Share of the recent forwards that read several tokens; a moving average."""
+        self._expects_blocks = deterministic
+        executor.expect_blocks(deterministic)
 
     def run(self, planned: Sequence[Planned]) -> Stepped:
         """Run one step. The caches of rows that failed are not to be trusted."""
@@ -168,6 +172,7 @@ class Stepper:
 
     def _forward(self, parts: Sequence[_Part], blocks: list[Block]) -> None:
         self._counts.forwards += 1
+        self._follow(several=len(blocks) > 1 or len(blocks[0].tokens) > 1)
         taps = (FINAL,) if self._drafter is not None and self._drafter.needs_hidden else ()
         try:
             logits, tapped = self._executor.forward_tapped(blocks, taps)
@@ -185,6 +190,15 @@ class Stepper:
         if tapped:
             for part, of_row in zip(parts, torch.split(tapped[0], sizes), strict=True):
                 part.hidden = of_row
+
+    def _follow(self, *, several: bool) -> None:
+        """Let the executor lay its weights out for what the forwards have been lately, with some inertia."""
+        if self._deterministic:
+            return
+        self._blocks += 0.05 * (several - self._blocks)
+        if self._expects_blocks != (self._blocks > (0.3 if self._expects_blocks else 0.6)):
+            self._expects_blocks = not self._expects_blocks
+            self._executor.expect_blocks(self._expects_blocks)
 
     # -- settling -----------------------------------------------------------------------------------------------
 
@@ -269,7 +283,10 @@ class Stepper:
         if part.hidden is not None:
             at = part.hidden.shape[0] - 1 - part.extra + (verified.path[-1] + 1 if verified.path else 0)
             row.hidden = part.hidden[at]
-        emitted = row.accept(verified.tokens, verified.logprobs)
+        emitting = len(verified.tokens)
+        if part.drafted is not None and part.drafted.ends and verified.accepted == len(part.drafted.tokens):
+            emitting -= 1  # there is no choice after the last drafted token
+        emitted = row.accept(verified.tokens[:emitting], verified.logprobs[:emitting])
         kept = min(emitted, verified.accepted)
         if part.extra:
             self._keep(part, verified.path[:kept])

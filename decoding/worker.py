@@ -94,7 +94,6 @@ class ModelWorker:
             self._executor: Executor = choose_executor(model, executor)
             self._drafts = [make(self._executor) if callable(make) else make for make in drafts]
         self._draft_tokens = DETERMINISTIC_DRAFT if draft_tokens is None and deterministic else draft_tokens
-        self._executor.expect_blocks(bool(self._drafts))
         self._device = next(model.parameters()).device
         self._detokenize = detokenize
         self._deterministic = deterministic

@@ -128,7 +128,7 @@ class Estimates:
     probe: Recent = field(default_factory=Recent)
     """T_probe beside the agent."""
     slowdown: Recent = field(default_factory=Recent)
-    """Decode time that the probes of one turn beside the agent added to it."""
+    """Decode time that a probe beside the agent added to the agent's message."""
     tool: Recent = field(default_factory=Recent)
     """T_tool of boundaries that may be pre-executed."""
     tools: defaultdict[str, Recent] = field(default_factory=lambda: defaultdict(Recent))

@@ -138,6 +138,7 @@ class Policy:
             case ProbeStarted():
                 self._probes[event.probe] = event.placement
                 turn.arm = turn.arm or event.placement
+                turn.beside += event.placement == "beside"
             case ProbeFinished():
                 if self._probes.pop(event.probe, None) == "before":
                     turn.waited_ms += event.probe_ms
@@ -149,8 +150,8 @@ class Policy:
                 turn.slowdown_ms = event.slowdown_ms
                 if event.calls:
                     known.generation.add(event.generation_ms)
-                if turn.arm == "beside":
-                    known.slowdown.add(event.slowdown_ms)
+                if turn.beside:
+                    known.slowdown.add(event.slowdown_ms / turn.beside)
             case GuessProposed():
                 self._confidences[event.guess] = event.confidence
                 turn.first = turn.first or event
@@ -192,6 +193,8 @@ class _Turn:
     """What was seen of the turn that goes on."""
 
     arm: Arm = None
+    beside: int = 0
+    """Probes that ran beside the agent."""
     first: GuessProposed | None = None
     first_right: bool = False
     compared: bool = False

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from agent_runtime.decoding.worker import DraftFactory
 
 KINDS: tuple[DraftKind, ...] = get_args(DraftKind)
-FREE: tuple[DraftKind, ...] = ("call", "suffix", "lookup", "grammar")
+FREE: tuple[DraftKind, ...] = ("call", "lookup", "suffix", "grammar")
 """Drafts that need nothing but the text; the default."""
-HEADS = "medusa.safetensors"
+PROBE: frozenset[DraftKind] = frozenset({"lookup", "suffix"})
+"""Drafts of a probe's row; what its grammar forces comes of itself."""
+HEADS = "medusa/heads.safetensors"
 """Where a model's folder keeps its Medusa heads."""
 
 
@@ -58,11 +60,14 @@ def drafts_for(
 ) -> list[Draft | DraftFactory]:
     """Return the drafts of a loaded model, or what makes them once its executor is there.
 
+    Those that need nothing are always among them: probes use them whatever the agent's own rows do.
+
     Raises:
         DraftUnsupported: a draft model or its heads don't fit.
         ModelUnsupported: a draft needs something that this model has not.
     """
-    return [_draft(kind, network, tokenizer, source, settings) for kind in settings.kinds]
+    kinds = [kind for kind in KINDS if kind in settings.kinds or kind in FREE]
+    return [_draft(kind, network, tokenizer, source, settings) for kind in kinds]
 
 
 def _draft(

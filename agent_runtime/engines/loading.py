@@ -30,7 +30,7 @@ from agent_runtime.speculator.errors import SpeculatorError
 from agent_runtime.speculator.grammar import call_grammar
 from agent_runtime.tools.values import ToolCall
 
-from .drafting import drafts_for
+from .drafting import DraftSettings, drafts_for
 from .formats import built_in_prefix, built_in_template
 from .gguf import converted
 from .locate import LoadSettings, Location, locate
@@ -40,6 +40,8 @@ from .template import ChatTemplate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from agent_runtime.decoding.drafts.base import DraftKind
 
     from .base import ToolSchema
 
@@ -60,6 +62,8 @@ class LoadedModel:
     context_tokens: int | None
     sampling: Sampling
     """The model's own generation defaults."""
+    drafts: frozenset[DraftKind]
+    """Who drafts the agent's own tokens."""
     shares_drafts: bool
     """Whether a conversation may draft from earlier ones of the same agent."""
     _response_template: Any
@@ -170,7 +174,7 @@ def load(model: str | Path, settings: LoadSettings) -> LoadedModel:
         dtype = _dtype(settings.dtype, device)
         network = AutoModelForCausalLM.from_pretrained(location.source, config=config, dtype=dtype, **hub)
         worker = _worker(network, tokenizer, settings, device, location.source)
-    return assemble(location.name, network, tokenizer, template, worker, settings.drafting.shared)
+    return assemble(location.name, network, tokenizer, template, worker, settings.drafting)
 
 
 def assemble(
@@ -179,7 +183,7 @@ def assemble(
     tokenizer: PreTrainedTokenizerBase,
     template: ChatTemplate,
     worker: ModelWorker,
-    shares_drafts: bool,
+    drafting: DraftSettings,
 ) -> LoadedModel:
     """Put a running model together with its template, parser and speculator mode."""
     eos_ids = _eos_ids(network, tokenizer)
@@ -197,7 +201,8 @@ def assemble(
         eos_ids=eos_ids,
         context_tokens=_context_tokens(network),
         sampling=_sampling(network),
-        shares_drafts=shares_drafts,
+        drafts=frozenset(drafting.kinds),
+        shares_drafts=drafting.shared,
         _response_template=load_response_template(declared or built_in_template(template.source)),
         _prefix=prefix,
         _bare_calls=declared is None,

@@ -50,9 +50,9 @@ class LocalEngine:
         deterministic: No row shares a forward pass with another, so that numbers never depend on company.
         executor: Who runs the forward passes; `auto` takes the lean one where the architecture allows.
         sampling: Defaults of all sessions; None takes the model's own generation defaults.
-        drafts: Who proposes tokens that the model then verifies: `auto` for all that need nothing but the text (and a
-            draft model if one is given), `none`, or some of `call`, `lookup`, `suffix`, `grammar`, `model`, `layers`,
-            `medusa`. What the model says doesn't depend on it.
+        drafts: Who proposes tokens of the agent, which the model then verifies: `auto` for all that need nothing but
+            the text (and a draft model if one is given), `none`, or some of `call`, `lookup`, `suffix`, `grammar`,
+            `model`, `layers`, `medusa`. What the model says doesn't depend on it.
         draft_tokens: Tokens to draft whenever something is proposed; None chooses by measured cost.
         draft_model: A smaller model with the same tokenizer, for the `model` draft.
         draft_sampled: Let it sample where the agent samples, instead of proposing its likeliest tokens.

@@ -21,6 +21,7 @@ from agent_runtime.traces.messages import AssistantMessage, Message, SystemMessa
 
 from .base import CallClosed, Delta, EngineEvent, Generated, ProbeResult, PromptReady, SessionStatistics, ToolSchema
 from .detokenize import Detokenizer
+from .drafting import PROBE
 from .parsing import merged
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class LocalSession:
             sampling=sampling or self._sampling,
             stop_ids=self._model.eos_ids,
             owner=self.owner,
+            drafts=self._model.drafts,
             scope=self._scope(turn.messages),
             suggestion=turn.suggestion,
             call_grammar=self._call_grammar(),
@@ -182,6 +184,7 @@ class LocalSession:
             constraint=grammar.start(),
             owner=self.owner,
             background=True,
+            drafts=PROBE,
             score_end=False,  # the closing of a call says nothing about the call
         )
         ids: list[int] = []
