@@ -1,6 +1,6 @@
 """What is emitted follows the target's law exactly, whatever is drafted: every sequence of three of twelve tokens.
 
-Pearson's chi-square compares 3,000 rows per setting with the exact law, for whole sequences and for each position's
+Pearson's chi-square compares 2,000 rows per setting with the exact law, for whole sequences and for each position's
 token. The whole file raises a false alarm with probability 1e-3 at most (Bonferroni over all its comparisons), and its
 seeds are fixed: what passes once always passes. That the same comparison finds wrong verifiers is tested too.
 """
@@ -34,7 +34,7 @@ from .conftest import law_p_values, sequence_law
 
 TOKENS = 12
 LENGTH = 3
-ROWS = 3000
+ROWS = 2000
 PROMPT = (3, 7, 7, 10)
 CPU = torch.device("cpu")
 Text = tuple[int, ...]
