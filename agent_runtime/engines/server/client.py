@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -198,7 +199,14 @@ async def _beginning(response: _http.Response) -> str:
     return body[:_ERROR_BODY].decode("utf-8", "replace")
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
+    """Return why a request failed; the operating system's own words where there are some."""
+    cause: BaseException | None = error
+    while cause is not None:
+        inner = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause
+        if isinstance(inner, OSError) and inner.errno:
+            return os.strerror(inner.errno or 0).lower()
+        cause = inner.__cause__ or inner.__context__
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -41,6 +41,8 @@ def chat_messages(messages: Sequence[Message], marks: re.Pattern[str]) -> list[d
     for message in chat:
         if message["role"] != "assistant":
             message["content"] = harmless(message["content"], marks)
+        if "reasoning_content" in message:
+            message["reasoning"] = message["reasoning_content"]  # vLLM's newer name; each server reads its own
         for call in message.get("tool_calls", ()):
             function = call["function"]
             function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
@@ -78,6 +80,10 @@ def chat_body(
         UsageError: the server has no such sampling setting.
     """
     limit = "max_completion_tokens" if "max_tokens" in served.refused else "max_tokens"
+    if "reasoning" in served.refused:
+        messages = [
+            {name: value for name, value in message.items() if not name.startswith("reasoning")} for message in messages
+        ]
     body: dict[str, Any] = {"model": model, "messages": list(messages), "stream": True, limit: max_tokens}
     if tools:
         body["tools"] = list(tools)

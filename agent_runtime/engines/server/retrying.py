@@ -12,6 +12,7 @@ from .faults import ServerRejected, ServerSilent, ServerUnreachable, StreamBroke
 
 _log = logging.getLogger(__name__)
 
+logging.getLogger("stamina").addHandler(logging.NullHandler())  # its words are for logs, not for a terminal
 _WAIT_FIRST, _WAIT_MOST = 0.2, 5.0
 
 

@@ -152,6 +152,13 @@ class Served:
             self.refused.add("max_tokens")
             body["max_completion_tokens"] = body.pop("max_tokens")
             return True
+        if "reasoning" in reason and any("reasoning" in message for message in body.get("messages", ())):
+            self.refused.add("reasoning")
+            body["messages"] = [
+                {name: value for name, value in message.items() if not name.startswith("reasoning")}
+                for message in body["messages"]
+            ]
+            return True
         named = [name for name in body if name in _OPTIONAL and re.search(rf"\b{name}\b", reason)]
         for name in named:
             self.refused.add(name)

@@ -21,7 +21,7 @@ from agent_runtime.engines.base import (
     SessionStatistics,
     ToolSchema,
 )
-from agent_runtime.errors import ContextOverflow, EngineClosed, EngineFailed, ModelNotFound
+from agent_runtime.errors import ContextOverflow, EngineClosed, EngineFailed, ModelNotFound, UsageError
 from agent_runtime.tools.values import ToolCall
 from agent_runtime.traces.messages import Message
 
@@ -450,6 +450,8 @@ class ServerSession:
             raise ModelNotFound(
                 f"the server at {served.endpoint.place} has no model '{self._model.name}': {error.reason}"
             )
+        if error.status == 404 and not served.endpoint.url.endswith("/v1"):
+            raise UsageError(f"{served.endpoint.url} has no chat interface ({error.reason}): most addresses end in /v1")
         if error.status in (400, 413, 422) and _CONTEXT.search(error.reason):
             numbers = [int(number) for number in re.findall(r"\b\d{2,}\b", error.reason)]
             context = served.context_tokens or (numbers[0] if numbers else 0)
