@@ -125,30 +125,40 @@ class Drafter:
         best: Proposal | None = None
         rate = 1.0 / self.costs.step(tokens)
         for draft in allowed:
-            cheap = draft.kind in CHEAP
-            if not cheap:
-                # What it would propose isn't known yet; what it usually does decides whether it may run.
-                plan = self._plan((draft.kind, 0, row.background), limit, tokens, self._draft_s.get(draft.kind, 0.0))
-                if plan.rate <= rate:
-                    self.acceptance.passed_over((draft.kind, 0, row.background))
-                    continue
-                proposal = self._ask(draft, row, plan.length)
-            else:
-                proposal = self._ask(draft, row, limit)
-            if proposal is None:
-                continue
-            proposal = self._flat(proposal)
-            key = _key(proposal, row)
-            if not proposal.is_chain:
-                return proposal  # a tree is drafted whole
-            plan = self._plan(key, len(proposal.tokens), tokens, 0.0 if cheap else self._draft_s[draft.kind])
-            if plan.length == 0:
-                self.acceptance.passed_over(key)
-            elif plan.rate > rate:
-                best, rate = proposal.cut(plan.length), plan.rate
-                if plan.expected >= PLENTY:
+            found = self._cheap(draft, row, limit, tokens) if draft.kind in CHEAP else None
+            if found is None and draft.kind not in CHEAP:
+                found = self._dear(draft, row, limit, tokens, rate)
+            if found is not None and found[1].rate > rate:
+                best, rate = found[0], found[1].rate
+                if found[1].expected >= PLENTY:
                     break
         return best
+
+    def _cheap(self, draft: Draft, row: RowState, limit: int, tokens: int) -> tuple[Proposal, _Plan] | None:
+        """Ask a draft that runs no model, and cut what it says to the best length."""
+        proposal = self._ask(draft, row, limit)
+        if proposal is None:
+            return None
+        key = _key(proposal, row)
+        plan = self._plan(key, len(proposal.tokens), tokens, 0.0)
+        if plan.length == 0:
+            self.acceptance.passed_over(key)
+            return None
+        return proposal.cut(plan.length), plan
+
+    def _dear(self, draft: Draft, row: RowState, limit: int, tokens: int, rate: float) -> tuple[Proposal, _Plan] | None:
+        """Ask a draft that runs a model, where what it usually does beats `rate`.
+
+        What is done with its tokens is settled before they are known: with sampled ones anything else would bend the
+        law, e.g. a draft cut short by a stop token would be used more, or less, often than others.
+        """
+        key = (draft.kind, 0, row.background)
+        plan = self._plan(key, limit, tokens, self._draft_s.get(draft.kind, 0.0))
+        if plan.rate <= rate:
+            self.acceptance.passed_over(key)
+            return None
+        proposal = self._ask(draft, row, plan.length)
+        return None if proposal is None else (self._flat(proposal), plan)
 
     def _plan(self, key: Key, limit: int, tokens: int, draft_s: float) -> _Plan:
         """Return the best length up to `limit` beside `tokens` other tokens."""
