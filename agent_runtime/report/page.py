@@ -280,7 +280,8 @@ def _call(call: RecordedCall, turn: ReportedTurn) -> dict[str, Any]:
 def _arguments(call: RecordedCall) -> tuple[str, int, str]:
     if isinstance(call.call, MalformedCall):
         return clipped(f"{call.call.text}\n\n{call.call.reason}")
-    return clipped(json.dumps(call.call.arguments, indent=2, ensure_ascii=False, default=str))
+    values = ((name, json.dumps(value, ensure_ascii=False, default=str)) for name, value in call.call.arguments.items())
+    return clipped("\n".join(f"{name} = {value}" for name, value in values))
 
 
 def _text(text: str) -> tuple[str, int, str]:

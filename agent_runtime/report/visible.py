@@ -1,7 +1,7 @@
 """Text from models and tools, made visible: nothing in it can hide, reorder or break what stands around it.
 
-Escaping for HTML is the template's work; this is what escaping doesn't do. Characters that have no picture of their own
-get one, so that a reader sees that they are there.
+Escaping for HTML is the template's work; this is what escaping doesn't do. Characters that a reader would not see are
+replaced by their code points.
 """
 
 from __future__ import annotations
@@ -34,16 +34,13 @@ _REDACTED = re.compile(r"redacted:hmac:([0-9a-f]{6})[0-9a-f]{26}")
 
 
 def visible(text: str) -> str:
-    """Return `text` with a picture or a code point in place of each character that a reader would not see."""
+    """Return `text` with code points in place of the characters that a reader would not see."""
     text = text.replace("\r\n", "\n")
-    return _HIDDEN.sub(_picture, _REDACTED.sub(r"(redacted \1)", text))
+    return _HIDDEN.sub(_code_point, _REDACTED.sub(r"(redacted \1)", text))
 
 
-def _picture(match: re.Match[str]) -> str:
-    code = ord(match.group())
-    if code < 0x20:
-        return chr(0x2400 + code)  # the block of control pictures
-    return "\N{SYMBOL FOR DELETE}" if code == 0x7F else f"⟨U+{code:04X}⟩"
+def _code_point(match: re.Match[str]) -> str:
+    return f"⟨U+{ord(match.group()):04X}⟩"  # the pictures that Unicode has for controls are missing in many fonts
 
 
 def clipped(text: str, limit: int = LIMIT, tail: int = TAIL) -> tuple[str, int, str]:

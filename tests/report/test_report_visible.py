@@ -13,9 +13,9 @@ from agent_runtime.report.visible import call_text, clipped, duration, one_line,
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("a\x00b", "a␀b"),
-        ("\x1b[31mred", "␛[31mred"),
-        ("\x7f\x9b", "␡⟨U+009B⟩"),
+        ("a\x00b", "a⟨U+0000⟩b"),
+        ("\x1b[31mred", "⟨U+001B⟩[31mred"),
+        ("\x7f\x9b", "⟨U+007F⟩⟨U+009B⟩"),
         ("safe\u202etxt.exe", "safe⟨U+202E⟩txt.exe"),
         ("\u2066x\u2069", "⟨U+2066⟩x⟨U+2069⟩"),
         ("\ud800", "⟨U+D800⟩"),
