@@ -6,6 +6,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from agent_runtime.speculator.policy import Policy
+
 from .cassette_file import CassetteWriter, read_cassette
 from .cassette_recording import RecordingEngine
 from .cassette_replay import ReplayEngine
@@ -14,8 +16,20 @@ from .cassette_tools import on_cassette
 
 if TYPE_CHECKING:
     from agent_runtime.agent import Agent
+    from agent_runtime.traces.events import Event
 
     from .base import Engine
+
+
+class _TimelessPolicy(Policy):
+    """Learns nothing: in a replay neither model nor tools take time, so that no guess would seem worth its start."""
+
+    def for_run(self) -> Policy:
+        """Return another that learns nothing."""
+        return _TimelessPolicy(self._settings)
+
+    def observe(self, event: Event) -> None:
+        """Forget the event."""
 
 
 class Cassette:
@@ -55,7 +69,10 @@ class Cassette:
         else:
             assert self._writer is not None
             engine = RecordingEngine(self._writer, agent.engine, secrets)
-        return agent.replace(model=engine, tools=[on_cassette(tool, played=self.playing) for tool in agent.tools])
+        attached = agent.replace(model=engine, tools=[on_cassette(tool, played=self.playing) for tool in agent.tools])
+        if self.playing:
+            attached._policy = _TimelessPolicy(agent.speculation)
+        return attached
 
     def close(self) -> None:
         """Close the file; a cassette that is closed records nothing more."""

@@ -24,8 +24,10 @@ from .base import Generated, ProbeResult
 
 VERSION = 1
 
-Sampled = Mapping[str, Any] | None
-"""How tokens were chosen, as plain JSON; None where that was left to the model's defaults."""
+StreamEvent = (
+    tuple[Literal["prompt"], int, int] | tuple[Literal["thinking", "text"], str, int] | tuple[Literal["call"], int]
+)
+"""An event of a stream: prompt tokens and those re-used; a text and the tokens so far; a call's number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +44,7 @@ class MessageRecord:
     """A request for a message, and the stream that answered it.
 
     `conversation` stands for tools and messages together. The messages are those of the conversation that it `extends`
-    and then `messages`. `events` are `["prompt", tokens, reused]`, `["thinking" or "text", text, tokens so far]` and
-    `["call", number]`. Without `generated` the stream was broken off, by `error` if there is one; `calls` holds its
+    and then `messages`. Without `generated` the stream was broken off, by `error` if there is one; `calls` holds its
     calls then.
     """
 
@@ -53,7 +54,7 @@ class MessageRecord:
     tools: str
     messages: tuple[Mapping[str, Any], ...]
     sampling: Mapping[str, Any] | None
-    events: tuple[tuple[Any, ...], ...]
+    events: tuple[StreamEvent, ...]
     generated: Generated | None = None
     calls: tuple[Mapping[str, Any], ...] = ()
     error: str | None = None
@@ -149,7 +150,7 @@ def _record(path: Path, number: int, line: bytes) -> Record:
 
 
 class CassetteWriter:
-    """Appends records; the file is made with the first one. May be called from any thread.
+    """Appends records; the file is made with the first message. May be called from any thread.
 
     Args:
         path: A file that doesn't exist, or is empty.
@@ -164,13 +165,19 @@ class CassetteWriter:
         self._lock = threading.Lock()
         self._file: int | None = None
         self._tools: set[str] = set()
+        self._early: list[Record] | None = []
         if not path.parent.is_dir():
             raise CassetteUnusable(f"can't write the cassette {path}: there is no folder {path.parent}")
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise CassetteUnusable(f"can't write the cassette {path}: permission denied")
 
+    @property
+    def begun(self) -> bool:
+        """Whether a message was written: without one a file would hold nothing to replay."""
+        return self._early is None
+
     def write(self, record: Record, *, model: str) -> None:
-        """Append a record, whole or not at all; tools that are there already are left out.
+        """Append a record; tools that are there already are left out, and what comes before a message waits for it.
 
         Raises:
             CassetteUnusable: it can't be written.
@@ -180,6 +187,11 @@ class CassetteWriter:
                 if record.id in self._tools:
                     return
                 self._tools.add(record.id)
+            if self._early is not None:
+                self._early.append(record)
+                if not isinstance(record, MessageRecord):
+                    return
+            records, self._early = self._early or [record], None
             try:
                 if self._file is None:
                     # Whoever else records under this name at this moment is noticed: their key is another.
@@ -187,7 +199,8 @@ class CassetteWriter:
                     self._file = os.open(self.path, flags, 0o600)
                     header = {"cassette": VERSION, "key": self.key.hex(), "model": model}
                     _append(self._file, canonical_json(header).encode())
-                _append(self._file, _RECORD.dump_json(record))
+                for item in records:
+                    _append(self._file, _RECORD.dump_json(item))
             except OSError as error:
                 raise CassetteUnusable(f"can't write the cassette {self.path}: {error.strerror or error}") from None
 

@@ -29,7 +29,7 @@ from .base import (
     SessionStatistics,
     ToolSchema,
 )
-from .cassette_file import CallRecord, CassetteWriter, MessageRecord, ProbeRecord, Record, ToolsRecord
+from .cassette_file import CallRecord, CassetteWriter, MessageRecord, ProbeRecord, Record, StreamEvent, ToolsRecord
 from .cassette_requests import Conversation, Plain, plain_assistant, sampled
 from .cassette_tools import CURRENT
 
@@ -63,7 +63,7 @@ class RecordingEngine:
         """Open a session that is recorded."""
         inner = await self._engine.open(tools)
         conversation = Conversation(Redactor(self._writer.key, self._secrets), tools)
-        session = RecordingSession(inner, conversation, lambda record: self._writer.write(record, model=self.name))
+        session = RecordingSession(inner, conversation, self._writer, model=self.name)
         CURRENT.set(session)
         return session
 
@@ -75,10 +75,11 @@ class RecordingEngine:
 class RecordingSession:
     """Another session, recorded; made by `RecordingEngine.open`."""
 
-    def __init__(self, inner: Session, conversation: Conversation, write: Callable[[Record], None]) -> None:
+    def __init__(self, inner: Session, conversation: Conversation, writer: CassetteWriter, *, model: str) -> None:
         self._inner = inner
         self._conversation = conversation
-        self._write = write
+        self._writer = writer
+        self._model = model
         self._turns: list[str] = []
         self._waiting: list[Callable[[str], CallRecord]] = []
         self._numbering = threading.Lock()
@@ -105,7 +106,7 @@ class RecordingSession:
             raise
         finally:
             self._running = None
-            if take.events or error is not None:
+            if take.events or (error is not None and self._writer.begun):
                 self._note_message(take, plain, sampled(sampling), error)
 
     async def probe(self, messages: Sequence[Message], *, position: int = 0, max_tokens: int) -> ProbeResult:
@@ -157,6 +158,9 @@ class RecordingSession:
         await self._inner.aclose()
 
     # --- notes ------------------------------------------------------------------------------------------------
+
+    def _write(self, record: Record) -> None:
+        self._writer.write(record, model=self._model)
 
     def _begin_turn(self, conversation: str) -> None:
         """Give the conversation its turn's number, and note the calls that were guessed before its message began."""
@@ -224,7 +228,7 @@ class _Take:
             generated = _GENERATED.validate_python(conversation.redact(_GENERATED.dump_python(last)))
         texts = {kind: iter(self._slices(conversation, kind)) for kind in ("thinking", "text")}
         numbers = iter(range(len(calls)))
-        events: list[tuple[Any, ...]] = []
+        events: list[StreamEvent] = []
         for event in self.events:
             match event:
                 case PromptReady():

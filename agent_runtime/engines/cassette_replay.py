@@ -140,17 +140,17 @@ class ReplaySession:
     async def _events(self, turn: _Turn) -> AsyncGenerator[EngineEvent, None]:
         record = turn.record
         calls = self._tape.calls_of(record)
-        for number, (kind, *values) in enumerate(record.events):
+        for number, event in enumerate(record.events):
             await self._let_probes_answer(turn, number)
             turn.delivered = number + 1
             self._advance()
-            match kind:
-                case "prompt":
-                    yield PromptReady(prompt_tokens=values[0], reused_tokens=values[1])
-                case "call":
-                    yield CallClosed(call=calls[values[0]])
-                case _:
-                    yield Delta(kind=kind, text=values[0], tokens=values[1])
+            match event:
+                case ("prompt", tokens, reused):
+                    yield PromptReady(prompt_tokens=tokens, reused_tokens=reused)
+                case ("call", index):
+                    yield CallClosed(call=calls[index])
+                case (kind, text, tokens):
+                    yield Delta(kind=kind, text=text, tokens=tokens)
         await self._let_probes_answer(turn, len(record.events))
         if record.generated is not None:
             generated = record.generated

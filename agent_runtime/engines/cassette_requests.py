@@ -70,12 +70,17 @@ class Conversation:
 
     def key(self, messages: Sequence[Plain]) -> str:
         """Return what stands for these messages with this conversation's tools."""
-        return _digest({"tools": list(self.tools), "messages": list(messages)})
+        return conversation_key(self.tools, messages)
 
     def call_key(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """Return what stands for a call with validated arguments, and the arguments without secrets."""
         call = self.redact({"name": tool, "arguments": dict(arguments)})
         return canonical_json(call), call["arguments"]
+
+
+def conversation_key(tools: Sequence[Plain], messages: Sequence[Plain]) -> str:
+    """Return what stands for messages to a model with these tools."""
+    return _digest({"tools": list(tools), "messages": list(messages)})
 
 
 def sampled(sampling: Sampling | None) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,16 @@ from agent_runtime.errors import CassetteUnusable, ReplayDiverged
 from agent_runtime.tools.values import MalformedCall, ToolCall, canonical_json
 
 from .cassette_file import CallRecord, Header, MessageRecord, ProbeRecord, Record, ToolsRecord
-from .cassette_requests import Conversation, Plain, as_lines, describe, diff, first_difference, plain_assistant
+from .cassette_requests import (
+    Conversation,
+    Plain,
+    as_lines,
+    conversation_key,
+    describe,
+    diff,
+    first_difference,
+    plain_assistant,
+)
 
 _Request = tuple[str, str]
 
@@ -40,8 +50,21 @@ class Tape:
         self._taken: dict[_Request, int] = {}
         self._said: dict[tuple[str, str], int] = {}
         self._asked: dict[tuple[str, int], int] = {}
+        records = list(records)
         for record in records:
-            self._add(record)
+            if isinstance(record, ToolsRecord):
+                self._tools[record.id] = record.tools
+        # Keys are made anew from what they stand for: so a cassette may be edited by hand.
+        named: dict[str, str] = {}
+        for record in records:
+            if isinstance(record, MessageRecord):
+                try:
+                    self._add_message(record, named)
+                except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+                    raise self._incomplete(record) from None
+        for record in records:
+            if isinstance(record, ProbeRecord | CallRecord):
+                self._add(record, named.get(record.conversation, record.conversation))
 
     def take(self, conversation: str, sampling: Mapping[str, Any] | None) -> tuple[MessageRecord, int] | None:
         """Return the next recording of a request, and how often its message was played before; None if none is left."""
@@ -105,7 +128,7 @@ class Tape:
             number = first_difference(recorded, messages)
             if closest.conversation == key:
                 what = "the sampling differs" if difference else "this request was made less often when it was recorded"
-            elif closest.tools != conversation.tools_id:
+            elif tools != conversation.tools:
                 what = "the agent's tools differ"
             else:
                 what = f"message {number} of the request differs ({describe([*messages, *recorded[number:]][number])})"
@@ -127,37 +150,37 @@ class Tape:
 
     # --- reading ----------------------------------------------------------------------------------------------
 
-    def _add(self, record: Record) -> None:
-        match record:
-            case ToolsRecord():
-                self._tools[record.id] = record.tools
-            case MessageRecord():
-                self._add_message(record)
-            case ProbeRecord():
-                self._probes.setdefault((record.conversation, record.position), []).append(record)
-                self._positions.setdefault((record.conversation, record.after), set()).add(record.position)
-            case CallRecord():
-                call = canonical_json({"name": record.tool, "arguments": record.arguments})
-                self.calls.setdefault((record.conversation, call), []).append(record)
+    def _add(self, record: ProbeRecord | CallRecord, conversation: str) -> None:
+        if isinstance(record, ProbeRecord):
+            self._probes.setdefault((conversation, record.position), []).append(record)
+            self._positions.setdefault((conversation, record.after), set()).add(record.position)
+        else:
+            call = canonical_json({"name": record.tool, "arguments": record.arguments})
+            self.calls.setdefault((conversation, call), []).append(record)
 
-    def _add_message(self, record: MessageRecord) -> None:
+    def _add_message(self, record: MessageRecord, named: dict[str, str]) -> None:
         known: tuple[Plain, ...] = ()
-        if record.extends is not None:
-            if record.extends not in self._conversations:
-                raise self._incomplete(record)
-            known = self._conversations[record.extends]
+        extends = named[record.extends] if record.extends is not None else None
+        if extends is not None:
+            known = self._conversations[extends]
             message, *results = record.messages
             told = tuple(result["content"] for result in results if result["role"] == "tool")
-            self._results.setdefault((record.extends, canonical_json(message)), []).append(told)
-        if record.tools not in self._tools:
-            raise self._incomplete(record)
-        self._conversations[record.conversation] = (*known, *record.messages)
+            self._results.setdefault((extends, canonical_json(message)), []).append(told)
+        messages = (*known, *record.messages)
+        conversation = named[record.conversation] = conversation_key(self._tools[record.tools], messages)
+        self._conversations[conversation] = messages
+        record = replace(record, conversation=conversation, extends=extends)
+        as_lines((), messages, None)  # every message can be shown, so every one has its parts
+        closed = [event[1] for event in record.events if event[0] == "call"]
+        said = self.calls_of(record) if record.generated is None else record.generated.message.calls
+        if not closed == list(range(len(said))) == list(range(len(self.calls_of(record)))):
+            raise ValueError("the stream has other calls than the message")
         self._messages.setdefault(_request(record), []).append(record)
-        self._following.setdefault(record.extends, []).append(record)
+        self._following.setdefault(extends, []).append(record)
 
     def _incomplete(self, record: MessageRecord) -> CassetteUnusable:
         return CassetteUnusable(
-            f"the cassette {self.path} lacks what its request {record.conversation} builds on: "
+            f"request {record.conversation} of the cassette {self.path} lacks a part, or what it builds on: "
             "restore the file, or delete it to record anew"
         )
 
