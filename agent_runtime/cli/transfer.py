@@ -105,7 +105,7 @@ def _import(store: TraceStore, reading: Reading, *, as_json: bool) -> dict[str, 
         note(str(fault))
     if reading.fault_count > SHOWN_FAULTS:
         note(f"{reading.path}: {reading.fault_count - SHOWN_FAULTS} more faults")
-    here = f"; {_count(len(known), 'run')} of it in the database already" if known else ""
+    here = f"; {_count(len(known), 'run')} of it {'was' if len(known) == 1 else 'were'} here already" if known else ""
     note(f"imported {_count(len(new), 'run')} from {reading.path} ({reading.format}){here}")
     if not as_json:
         for run_id in new:

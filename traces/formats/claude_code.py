@@ -31,7 +31,7 @@ TIMING = "from the timestamps of the lines; latencies may include waiting for th
 
 def looks_like(record: dict[str, Any]) -> bool:
     """Tell whether an object is a line of a session."""
-    return record.get("type") in _TYPES and not _SIGNS.isdisjoint(record)
+    return label(record.get("type")) in _TYPES and not _SIGNS.isdisjoint(record)
 
 
 def read_claude_code(source: Source) -> Iterator[Trajectory]:
@@ -55,7 +55,7 @@ def _session_of(line: dict[str, Any], sessions: dict[str | None, _Session], plac
     if line.get("isSidechain") is True:
         agent = label(line.get("agentId"))
         if agent is None:  # older files name no agent: a line belongs where its parent does
-            parent = line.get("parentUuid")
+            parent = label(line.get("parentUuid"))
             known = (key for key, session in sessions.items() if key is not None and parent in session.uuids)
             agent = next(known, None) or label(line.get("uuid")) or "sidechain"
     if agent not in sessions:
@@ -88,7 +88,7 @@ class _Session:
     def is_over(self, line: dict[str, Any]) -> bool:
         """Tell whether a line begins another session: it has another id and no parent here."""
         id = label(line.get("sessionId"))
-        return None not in (id, self._id) and id != self._id and line.get("parentUuid") not in self.uuids
+        return None not in (id, self._id) and id != self._id and label(line.get("parentUuid")) not in self.uuids
 
     def take(self, line: dict[str, Any]) -> None:
         """Take one line.

@@ -47,9 +47,10 @@ _EXIT_CODE = re.compile(r"^(?:Exit code:|Process exited with code) (-?[0-9]{1,10
 
 def looks_like(record: dict[str, Any]) -> bool:
     """Tell whether an object is a line of a rollout, also of the first versions, which had bare items."""
-    if record.get("type") in _LINES:
+    type = label(record.get("type"))
+    if type in _LINES:
         return isinstance(record.get("payload"), dict)
-    if record.get("type") in _ITEMS:
+    if type in _ITEMS:
         return "message" not in record
     return "type" not in record and {"id", "timestamp", "instructions"} <= record.keys()
 
@@ -96,7 +97,7 @@ class _Rollout:
         Raises:
             Broken: a field that matters is of the wrong kind.
         """
-        type, payload, at = line.get("type"), line.get("payload"), moment(line.get("timestamp"))
+        type, payload, at = label(line.get("type")), line.get("payload"), moment(line.get("timestamp"))
         if type == "response_item" and isinstance(payload, dict):
             self._take_item(payload, line, at)
         elif type in _ITEMS:
@@ -135,7 +136,7 @@ class _Rollout:
         if id is not None and isinstance(duration, dict):
             whole, rest = as_seconds(duration.get("secs")), as_seconds(duration.get("nanos"))
             self._durations[id] = None if whole is None else whole + (rest or 0.0) / 1e9
-        if event.get("type") not in _SAID_TWICE:
+        if label(event.get("type")) not in _SAID_TWICE:
             self._lines.append(line)
 
     def _take_item(self, item: dict[str, Any], line: dict[str, Any], at: datetime | None) -> None:

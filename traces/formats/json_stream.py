@@ -22,7 +22,7 @@ _SPACE = re.compile(rb"[ \t\r\n]*+")
 _PLAIN = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.S)
 """Everything up to the next bracket outside of strings, or to a string that doesn't end here."""
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.S)
-_SCALAR = re.compile(rb'[^\s,:\[\]{}"]*+')
+_SCALAR = re.compile(rb'[^ \t\r\n,:\[\]{}"]*+')
 
 _OPENING = frozenset(b"[{")
 _CLOSING = frozenset(b"]}")

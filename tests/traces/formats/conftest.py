@@ -34,7 +34,7 @@ from agent_runtime.traces.formats import RecordedRun
 
 @pytest.fixture
 def recorded() -> RecordedRun:
-    """Return a run in which guesses were joined, adopted, discarded and refused, and calls were malformed and failed."""
+    """Return a run in which guesses were adopted, discarded and refused, and calls malformed and failed."""
     lamp, kettle = ToolCall("find", {"name": "lamp"}), ToolCall("find", {"name": "kettle", "n": 2})
     broken = MalformedCall("find(name=", "no JSON")
     started_at = datetime(2026, 3, 4, 5, 6, 7, 891011, tzinfo=UTC)

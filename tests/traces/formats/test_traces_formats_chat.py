@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from agent_runtime.tools.values import MalformedCall, ToolCall
-from agent_runtime.traces.formats import RecordedRun, Reading, read, run_of, write
+from agent_runtime.traces.formats import Reading, RecordedRun, read, run_of, write
 from agent_runtime.traces.messages import SystemMessage, UserMessage
 from agent_runtime.traces.trajectory import RecordedResult, RecordedTool, Trajectory
 
@@ -127,8 +128,11 @@ def test_missing_arguments_are_none(tmp_path: Path, arguments: Any) -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [7, "x", None, [], {}, {"role": 7}, {"role": "robot"}, {"role": "user", "content": 7}, asks(7), asks() | {"tool_calls": "x"}],
-)  # fmt: skip
+    [
+        *(7, "x", None, [], {}, {"role": 7}, {"role": "robot"}),
+        *({"role": "user", "content": 7}, asks(7), asks() | {"tool_calls": "x"}),
+    ],
+)
 def test_a_message_of_the_wrong_kind_breaks_its_record_only(tmp_path: Path, message: Any) -> None:
     good = {"messages": [{"role": "user", "content": "hi"}]}
     read_now = reading(tmp_path, good, {"messages": [message]}, good)
@@ -161,9 +165,7 @@ def test_a_conversation_that_was_written_reads_the_same(tmp_path: Path) -> None:
     )
     write([run_of(trajectory)], tmp_path / "b.jsonl", "chat")
     (again,) = read(tmp_path / "b.jsonl")
-    assert again == Trajectory(
-        **{name: getattr(trajectory, name) for name in trajectory.__slots__} | {"extra": again.extra}
-    )
+    assert again == replace(trajectory, extra=again.extra)
     assert again.extra["group"] == "g"
 
 

@@ -36,7 +36,8 @@ def told(content: str, id: str | None = "c") -> dict[str, Any]:
 
 
 def step(action: str, observation: str, time: Any, **fields: Any) -> dict[str, Any]:
-    return {"action": action, "observation": observation, "execution_time": time, "response": f"Now.\n```\n{action}\n```",
+    response = f"Now.\n```\n{action}\n```"
+    return {"action": action, "observation": observation, "execution_time": time, "response": response,
             "state": "{}", "query": [SYSTEM, ISSUE], **fields}  # fmt: skip
 
 

@@ -21,7 +21,7 @@ SIMULATION: dict[str, Any] = {
     "messages": [
         {"role": "assistant", "content": "Hi! How can I help?", "tool_calls": None, "generation_time_seconds": None},
         {"role": "user", "content": "My phone is dead", "tool_calls": None},
-        {"role": "user", "content": None, "tool_calls": [{"id": "u1", "name": "look", "arguments": {}, "requestor": "user"}]},
+        {"role": "user", "tool_calls": [{"id": "u1", "name": "look", "arguments": {}, "requestor": "user"}]},
         {"role": "tool", "id": "u1", "content": "dark", "requestor": "user", "error": False},
         {"role": "user", "content": "It is dark"},
         {
