@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .errors import ModelUnsupported
 from .executor import Block, RowCache, ancestors, depths
-from .hf_cache import AttentionCache, PaddedGroup, StateCache, attends_only, same_rows
+from .hf_cache import AttentionCache, PaddedGroup, StateCache, attends_only, same_rows, slides
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -250,7 +250,8 @@ class HfExecutor:
                 raise ModelUnsupported(self._refusal("continuing from its cache differs from its plain forward"))
         if self._attends_only:
             self.shares_forwards = self._pads_correctly(ids, plain)
-            self.trees = self._reads_trees(ids, plain)
+            # A mask of one's own would have to know each layer's window.
+            self.trees = not slides(self._config) and self._reads_trees(ids, plain)
 
     def _measure(self, ids: list[int]) -> tuple[Tensor, Tensor]:
         """Return logits read at once and in three blocks; note what a token takes."""

@@ -161,6 +161,11 @@ def attends_only(config: Any) -> bool:
     return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
 
 
+def slides(config: Any) -> bool:
+    """Tell whether some layer of the model attends in a sliding window only."""
+    return any(type(layer) is DynamicSlidingWindowLayer for layer in DynamicCache(config=config).layers)
+
+
 def _states(layer: Any) -> tuple[Tensor, Tensor] | None:
     return (layer.keys, layer.values) if layer.is_initialized else None
 

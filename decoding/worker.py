@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .cache import PrefixStore
-from .costs import measure_costs
+from .costs import CostTable, measure_costs
 from .drafter import Drafter
 from .drafts.base import Draft
 from .errors import DecodingError, PromptRejected, RowFailed, WorkerStopped
@@ -223,7 +223,7 @@ class ModelWorker:
         executor = self._executor
         return Drafter(
             self._drafts,
-            measure_costs(executor),
+            measure_costs(executor) if self._draft_tokens is None else CostTable({1: 1.0}),
             vocab_size=executor.vocab_size,
             trees=executor.trees,
             fixed=self._draft_tokens,
