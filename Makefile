@@ -14,7 +14,7 @@ COPY := .mypy-target
 ROOMS := tools|decoding|speculator|traces
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types imports check-copy bench docs pocket pocket-drafts dev clean
+.PHONY: help demo test test-vllm lint format types imports check-copy bench docs pocket pocket-drafts dev clean
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -27,6 +27,10 @@ demo: $(VENV)/.installed ## Install and run the built-in agent on a task (TASK="
 
 test: lint types imports ## Run every check: lint, types, import rule, tests (PYTEST="-k name" for some)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST)
+
+test-vllm: $(VENV)/.developing ## Run the tests that need a real vLLM (installs it once into the user's cache, 3.5 GB)
+	PYTHON="$(PYTHON)" TORCH="$(TORCH)" scripts/install_vllm.sh
+	AGENT_RUNTIME_TEST_VLLM=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/server/test_server_vllm.py tests/server/test_server_transformers.py $(PYTEST)
 
 lint: $(VENV)/.developing ## Check style and formatting
 	$(BIN)/ruff check .

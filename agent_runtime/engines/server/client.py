@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,8 @@ from .faults import ServerRejected, ServerSilent, ServerUnreachable, StreamBroke
 from .sse import EventStream
 
 _DONE = "[DONE]"
-_ERROR_BODY = 65_536
+_BODY_ENDS = 0.5
+"""Seconds that the end of a body may take after the stream's last event."""
 
 
 @dataclass(slots=True)
@@ -98,22 +99,31 @@ class ServerClient:
         client = self._client(endpoint)
         with self._named(endpoint):
             response = await client.send(client.build_request("POST", url, json=body), stream=True)
+        pieces = response.aiter_bytes()
         try:
             if response.is_error:
                 with self._named(endpoint):
-                    self._check(endpoint, response, await _beginning(response))
-            async with aclosing(self._chunks(endpoint, response)) as chunks:
+                    self._check(endpoint, response, (await response.aread()).decode("utf-8", "replace"))
+            async with aclosing(self._chunks(endpoint, pieces)) as chunks:
                 yield chunks
         finally:
             with anyio.CancelScope(shield=True):
                 await response.aclose()
+                # The library's generators are nested, and closing the outer one leaves the inner ones to the garbage
+                # collector, which trio complains of. Read on: on a closed connection all of them end at once.
+                with suppress(Exception):
+                    async for _ in pieces:
+                        pass
 
-    async def _chunks(self, endpoint: Endpoint, response: _http.Response) -> AsyncGenerator[dict[str, Any], None]:
+    async def _chunks(self, endpoint: Endpoint, pieces: AsyncIterator[bytes]) -> AsyncGenerator[dict[str, Any], None]:
         events = EventStream()
         with self._named(endpoint, broken=True):
-            async for piece in response.aiter_bytes():
+            async for piece in pieces:
                 for data in events.feed(piece):
                     if data.strip() == _DONE:
+                        with anyio.move_on_after(_BODY_ENDS):  # a body read to its end leaves the connection usable
+                            async for _ in pieces:
+                                pass
                         return
                     chunk = self._json(endpoint, data)
                     if not isinstance(chunk, dict):
@@ -187,16 +197,6 @@ class ServerClient:
                 max_connections=None,  # the server queues better than the client does
             )
         return clients[endpoint]
-
-
-async def _beginning(response: _http.Response) -> str:
-    """Return the beginning of an error's body."""
-    body = b""
-    async for piece in response.aiter_bytes():
-        body += piece
-        if len(body) > _ERROR_BODY:
-            break
-    return body[:_ERROR_BODY].decode("utf-8", "replace")
 
 
 def _words(error: BaseException) -> str:
