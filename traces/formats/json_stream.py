@@ -15,7 +15,7 @@ from .errors import Broken
 from .json_text import loads
 
 CHUNK = 1 << 20
-MAX_VALUE = 64 << 20
+MAX_VALUE = 32 << 20
 """Bytes of the largest single value that is read; larger ones are skipped."""
 
 _SPACE = re.compile(rb"[ \t\r\n]*+")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -13,6 +14,8 @@ from .json_text import loads
 from .source import Source
 
 _SNIFFED_LINES = 20
+_SNIFFED_BYTES = 64
+_LONGEST_SNIFFED = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +84,23 @@ def read_items(source: Source, stream: JsonStream, name: str) -> Generator[Recor
 
 
 def shape_of(file: BinaryIO) -> str:
-    """Tell how a file's records lie: `lines`, `array` or `documents`; the file is left at its start."""
+    """Tell how a file's records lie: `lines`, `array` or `documents`; the file is left at its start.
+
+    Records in lines can be told apart where one of them is broken. What has no whole object in one of the first lines,
+    also since that is long, counts as documents, which is right for it too.
+    """
     start = file.tell()
     shape = "documents"
     for number in range(_SNIFFED_LINES):
-        line = file.readline(MAX_VALUE)
-        if not line:
-            break
-        if number == 0 and line.lstrip()[:1] == b"[":
+        opening = file.read(_SNIFFED_BYTES)
+        if number == 0 and opening.lstrip()[:1] == b"[":
             shape = "array"
             break
-        if line[:1] == b"{" and line.rstrip().endswith(b"}") and _is_json(line):
+        file.seek(-len(opening), io.SEEK_CUR)
+        line = file.readline(_LONGEST_SNIFFED)
+        if not line:
+            break
+        if line[:1] == b"{" and line[-_SNIFFED_BYTES:].rstrip().endswith(b"}") and _is_json(line):
             shape = "lines"
             break
     file.seek(start)

@@ -9,6 +9,7 @@ from .errors import Fault, UnreadableFile
 
 MAX_FAULTS = 1000
 """Faults that are kept; further ones are only counted."""
+_LONGEST_REASON = 300
 _MAX_IDS = 200_000
 """Ids that are remembered; beyond that many, every id carries its record."""
 _UTF8_MARK = b"\xef\xbb\xbf"
@@ -55,10 +56,12 @@ class Source:
         return file
 
     def fault(self, record: str, reason: str) -> None:
-        """Note what is wrong with a record."""
+        """Note what is wrong with a record, in one line however the file's own words are written."""
         self.fault_count += 1
         if len(self.faults) < MAX_FAULTS:
-            self.faults.append(Fault(str(self.path), record, reason))
+            line = " ".join(reason.split())
+            line = line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."
+            self.faults.append(Fault(str(self.path), record, line))
 
     def unique(self, wanted: str | None, record: str) -> str:
         """Return the wanted id, with its record behind it where the file has had that id before."""
