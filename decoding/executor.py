@@ -13,7 +13,8 @@ from .errors import ModelUnsupported
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-ExecutorName = Literal["auto", "lean", "hf"]
+ExecutorKind = Literal["lean", "hf", "graph"]
+ExecutorName = Literal["auto", "lean", "hf", "graph"]
 FINAL = -1
 """The tap after the final norm."""
 
@@ -57,7 +58,7 @@ class Block:
 class Executor(Protocol):
     """Runs a model over blocks of several rows. Called from the model thread only."""
 
-    name: Literal["lean", "hf"]
+    name: ExecutorKind
     vocab_size: int
     shares_forwards: bool
     """Whether rows of unequal length can be rows of one forward."""

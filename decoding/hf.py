@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from .errors import ModelUnsupported
-from .executor import Block, RowCache, ancestors, depths
+from .executor import Block, ExecutorKind, RowCache, ancestors, depths
 from .hf_cache import AttentionCache, PaddedGroup, StateCache, attends_only, same_rows, slides
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ LOW_PRECISION_TOLERANCE = 0.1
 class HfExecutor:
     """The `Executor` of every model that the lean one can't run."""
 
-    name: Literal["lean", "hf"] = "hf"
+    name: ExecutorKind = "hf"
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model: Any = model

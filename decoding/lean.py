@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .executor import FINAL, Block, RowCache, ancestors, depths
+from .executor import FINAL, Block, ExecutorKind, RowCache, ancestors, depths
 from .linear import Linear, fuse, pack_small
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class _View:
     start: int
     end: int
     new: Sequence[Tensor]
-    """Per layer [tokens, 2 kv_heads, head_dim]: where the block's keys and values go."""
+    """Per layer [tokens, 2, kv_heads, head_dim]: where the block's keys and values go."""
     keys: Sequence[Tensor]
     """Per layer [kv_heads, seen, head_dim], the new tokens included; [kv_heads, head_dim, seen] for a single token."""
     values: Sequence[Tensor]
@@ -118,7 +118,7 @@ class _View:
 class LeanExecutor:
     """The `Executor` of Llama, Mistral (without sliding window), Qwen2 and Qwen3."""
 
-    name: Literal["lean", "hf"] = "lean"
+    name: ExecutorKind = "lean"
     shares_forwards = True
     rewinds = True
     trees = True
@@ -283,7 +283,7 @@ class LeanExecutor:
         cache.reserve(seen)
         buffer = cache.buffer
         # One unbind over the layers is cheaper than slicing in every layer.
-        new = buffer.view(buffer.shape[0], -1, *buffer.shape[3:])[:, :, before:seen].transpose(1, 2).unbind(0)
+        new = buffer[:, :, :, before:seen].permute(0, 3, 1, 2, 4).unbind(0)
         keys, values = buffer[:, :, :, :seen].unbind(1)
         if count == 1:
             keys = keys.transpose(2, 3)
@@ -309,18 +309,22 @@ class LeanExecutor:
     def _rotation(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return cos and signed sin [T, 1, head_dim] from tables that the model's own rotary module filled."""
         highest = max(positions)
-        if highest >= self._cos.shape[0]:
-            size = max(1024, 1 << highest.bit_length())
+        self._fill_rotation(highest + 1)
+        if len(positions) == 1:
+            return self._cos[highest : highest + 1], self._sin[highest : highest + 1]
+        index = torch.tensor(positions, device=self.device)
+        return self._cos.index_select(0, index), self._sin.index_select(0, index)
+
+    def _fill_rotation(self, positions: int) -> None:
+        """Make the tables cover at least `positions` positions."""
+        if positions > self._cos.shape[0]:
+            size = max(1024, 1 << (positions - 1).bit_length())
             ids = torch.arange(size, device=self.device)[None]
             cos, sin = self._rotary(torch.empty(0, dtype=self.dtype, device=self.device), ids)
             half = self.head_dim // 2
             self._cos = cos[0].unsqueeze(1).contiguous()
             # rotate_half(x) = roll(x, half) with the first half negated; the sign moves into the table.
             self._sin = torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1).unsqueeze(1)
-        if len(positions) == 1:
-            return self._cos[highest : highest + 1], self._sin[highest : highest + 1]
-        index = torch.tensor(positions, device=self.device)
-        return self._cos.index_select(0, index), self._sin.index_select(0, index)
 
     def _attend(
         self, index: int, qkv: Tensor, qk_norm: Tensor | None, cos: Tensor, sin: Tensor, views: Sequence[_View]
@@ -328,13 +332,12 @@ class LeanExecutor:
         """Rotate, store keys and values, attend row by row; qkv [T, (heads + 2 kv_heads) * head_dim], overwritten."""
         heads, kv_heads, size = self.heads, self.kv_heads, self.head_dim
         states = qkv.view(-1, heads + 2 * kv_heads, size)
-        unrotated = states[:, : heads + kv_heads]
-        qk = unrotated if qk_norm is None else self._norm(unrotated, qk_norm)
-        # Rotated keys return to their place beside the values, so that both are stored in one copy.
-        torch.addcmul(qk * cos, torch.roll(qk, size // 2, -1), sin, out=unrotated)
+        self._rotate(states[:, : heads + kv_heads], qk_norm, cos, sin)
+        new = states[:, heads:].view(-1, 2, kv_heads, size)
         for view in views:
-            row = states if len(views) == 1 else states[view.start : view.end]
-            view.new[index].copy_(row[:, heads:])
+            alone = len(views) == 1
+            row = states if alone else states[view.start : view.end]
+            view.new[index].copy_(new if alone else new[view.start : view.end])
             if view.end - view.start == 1:
                 self._attend_one(row[0, :heads].view(view.out.shape), view.keys[index], view.values[index], view.out)
                 continue
@@ -348,6 +351,14 @@ class LeanExecutor:
                 enable_gqa=heads != kv_heads,
             )
             view.out.copy_(attended[0].transpose(0, 1))
+
+    def _rotate(self, states: Tensor, qk_norm: Tensor | None, cos: Tensor, sin: Tensor) -> None:
+        """Norm (if any) and rotate queries and keys [T, heads + kv_heads, head_dim], in place.
+
+        Rotated keys stay beside the values, so that both are stored in one copy.
+        """
+        qk = states if qk_norm is None else self._norm(states, qk_norm)
+        torch.addcmul(qk * cos, torch.roll(qk, self.head_dim // 2, -1), sin, out=states)
 
     def _attend_one(self, q: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
         """Attend with one token: q and out [kv_heads, group, size], keys [kv_heads, size, seen], values as stored."""
