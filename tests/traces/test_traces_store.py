@@ -5,13 +5,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import agent_runtime.traces
 import anyio
 import pytest
-from agent_runtime.tools.values import MalformedCall, Outcome, ToolCall
 from agent_runtime.traces import AmbiguousRunId, RunNotFound, RunStillRunning, TraceStore
 from agent_runtime.traces.events import EVENT_ADAPTER, STREAM_ONLY, Event, RunFinished, RunStarted, TurnStarted
 from agent_runtime.traces.run_ids import new_run_id
@@ -196,7 +196,7 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
         return st.one_of(*map(of, arguments))
     if origin is tuple:
         return st.lists(of(arguments[0]), max_size=3).map(tuple)
-    if hint in (ToolCall, MalformedCall, Outcome) or hint in get_args(Event):
+    if is_dataclass(hint):
         return st.builds(hint, **{name: of(field) for name, field in get_type_hints(hint).items()})
     return OBJECT
 
