@@ -107,18 +107,21 @@ def load_info(value: Any) -> RunRow:
     """
     try:
         info = ROW_ADAPTER.validate_python(value)
-        times = {name: _utc(getattr(info, name)) for name in ("started_at", "ended_at", "heartbeat_at")}
+        info = replace(
+            info,
+            started_at=_utc(info.started_at),
+            ended_at=None if info.ended_at is None else _utc(info.ended_at),
+            heartbeat_at=_utc(info.heartbeat_at),
+        )
     except ValidationError as error:
         raise Broken(f"no run: {first_error(error)}") from None
     except OverflowError:
         raise Broken("no run: a time beyond the calendar") from None
     _check_numbers(info)
-    return replace(info, **times)
+    return info
 
 
-def _utc(moment: datetime | None) -> datetime | None:
-    if moment is None:
-        return None
+def _utc(moment: datetime) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 

@@ -32,8 +32,8 @@ def write_parquet(runs: Iterable[RecordedRun], file: BinaryIO) -> None:
         MissingExtra: the package `pyarrow` isn't installed.
     """
     try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        import pyarrow as pa  # type: ignore[import-untyped]
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
     except ImportError as error:
         raise MissingExtra.of("Parquet", "pyarrow", "parquet") from error
     schema = pa.schema(
