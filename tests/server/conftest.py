@@ -272,6 +272,12 @@ class Vllm:
                 continue
         process.wait(20)
 
+    def running_requests(self) -> list[str]:
+        """Return the lines of the metrics that count the requests in progress."""
+        with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as page:
+            lines = page.read().decode().splitlines()
+        return [line for line in lines if line.startswith("vllm:num_requests_running{")]
+
     def _serves(self) -> bool:
         try:
             with urlopen(f"http://127.0.0.1:{self.port}/health", timeout=2):

@@ -44,6 +44,8 @@ class LoadStatistics:
     guessing: bool
     switched: int
     """How often guessing went off or on again here."""
+    ratio: float | None
+    """Time per token beside probes over that without, when it was last compared."""
 
 
 class _Samples:
@@ -92,6 +94,7 @@ class _Load:
     trying: bool = False
     trial_after: int = TRIAL_AFTER
     switched: int = 0
+    ratio: float | None = None
 
 
 class Pacing:
@@ -154,6 +157,7 @@ class Pacing:
                 busy_ms=_milliseconds(load.busy.seconds),
                 guessing=load.on,
                 switched=load.switched,
+                ratio=load.ratio,
             )
             for level, load in sorted(self._loads.items())
         )
@@ -172,7 +176,7 @@ class Pacing:
             return
         if not quiet.known or (beside.taken < NEEDED and not (load.on and beside.known)):
             return
-        ratio = beside.latest(NEEDED if load.trying else KEPT) / max(quiet.seconds or 0.0, 1e-9)
+        ratio = load.ratio = beside.latest(NEEDED if load.trying else KEPT) / max(quiet.seconds or 0.0, 1e-9)
         if load.on and ratio > self._off_above:
             self._switch(load, on=False, ratio=ratio)
         elif load.trying and ratio < self._on_below:

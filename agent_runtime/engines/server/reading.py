@@ -146,7 +146,7 @@ class Reading:
                     completion_tokens,
                     self.thinking_tokens if usage.reasoning_tokens is None else usage.reasoning_tokens,
                 ),
-                forwards=max(0, self._forwards(completion_tokens) - 1),  # the first token comes with the prompt
+                forwards=self.forwards(completion_tokens),
                 slowdown_ms=0.0,
                 drafting=() if self.drafting is None else (self.drafting,),
                 reused_later=max(0, cached - self._told_cached),
@@ -154,11 +154,15 @@ class Reading:
         )
         return events
 
-    def _forwards(self, completion_tokens: int) -> int:
-        """Return the decode steps: by the server's count of verified drafts, else one a chunk, at most one a token."""
-        if self.drafting is not None and self.drafting.drafts:
-            return max(1, completion_tokens - self.drafting.accepted_tokens)
-        return min(self._steps, completion_tokens) or completion_tokens
+    def forwards(self, completion_tokens: int) -> int:
+        """Return the decode steps after the prompt's, which gave the first token.
+
+        By what the server tells of its drafts; a server that tells of none is taken to decode token by token.
+        """
+        accepted = self.drafting.accepted_tokens if self.drafting is not None else 0
+        if accepted >= completion_tokens:  # the count is the server's over everyone: it can't be this message's alone
+            return max(0, min(self._steps, completion_tokens) - 1)
+        return max(0, completion_tokens - accepted - 1)
 
     def _reason(self, message: AssistantMessage) -> FinishReason:
         if self._finish == "length":

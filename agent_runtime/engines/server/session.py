@@ -246,7 +246,12 @@ class ServerSession:
         if reading.drafting is None:
             return replace(event, slowdown_ms=slowdown * 1000)
         self._model.add_drafting(reading.drafting)
-        return replace(event, slowdown_ms=slowdown * 1000, drafting=(reading.drafting,))
+        return replace(
+            event,
+            forwards=reading.forwards(event.completion_tokens),
+            slowdown_ms=slowdown * 1000,
+            drafting=(reading.drafting,),
+        )
 
     def _parses_calls(self, served: Served) -> bool:
         return served.parses_calls and self._model.settings.calls != "client"
