@@ -130,7 +130,9 @@ class Stepper:
 
     def _draft(self, planned: Planned, others: int) -> Drafted | None:
         row = planned.row
-        if self._drafter is None or not row.is_ready or planned.count != row.pending:
+        if self._drafter is None or planned.count != row.pending:
+            return None  # more of the prompt is to come; its last part is as good as any block to draft behind
+        if self._deterministic and not row.is_ready:
             return None
         if not row.request.max_new_tokens or (row.request.drafts is not None and not row.request.drafts):
             drafted = None
