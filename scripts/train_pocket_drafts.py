@@ -56,6 +56,7 @@ def train_medusa(
     path = publish / "medusa" / "heads.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
     heads.save(path)
+    path.chmod(0o644)
     # What is reported is what ships, rounded as it is stored.
     shipped = medusa.MedusaHeads.load(path, teacher.head)
     print(json.dumps({"medusa": medusa.report(shipped, judged_on)}), flush=True)
@@ -87,7 +88,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=Path("build/pocket-drafts"), help="folder of hidden states and checkpoints"
     )
-    parser.add_argument("--tasks", type=int, default=2048, help="conversations to learn from")
+    parser.add_argument("--tasks", type=int, default=6144, help="conversations to learn from")
     parser.add_argument("--held-out", type=int, default=128, help="conversations to judge on")
     parser.add_argument("--seed", type=int, default=31, help="of the conversations to learn from")
     parser.add_argument("--blocks", type=int, default=medusa.HeadPlan.blocks, help="residual blocks per head")

@@ -25,10 +25,13 @@ from agent_runtime.demo.shop.judge import Task
 from .judging import Player
 from .network import Network
 from .prompts import system_text
-from .samples import Encoder, Sample, batches, collate
+from .renaming import rename
+from .samples import Encoder, Message, Sample, batches, collate
 
 SHARD = 128
 """Conversations per file of hidden states."""
+RENAMED = 0.5
+"""Share of conversations whose names are replaced by random words."""
 BUDGET = 4096
 """Tokens per batch, padding included."""
 
@@ -73,7 +76,7 @@ class Teacher:
         """Return the lessons of one shard; they depend on the seed, its number and the weights alone."""
         rng = random.Random(f"drafts/{self._seed}/{number}")
         tasks = generate(rng.getrandbits(48), "train", SHARD)
-        samples = [self.encoder.sample(task["messages"], rng) for task in tasks]
+        samples = [self._sample(task["messages"], rng) for task in tasks]
         groups = list(batches(samples, BUDGET))
         path = self._folder / f"hidden-{self._seed}-{number:03}.safetensors"
         if not path.exists():
@@ -83,6 +86,12 @@ class Teacher:
             path.with_suffix(".new").replace(path)
         states = load_file(path)
         return [Lesson(group, states[f"{at:03}"]) for at, group in enumerate(groups)]
+
+    def _sample(self, messages: Sequence[Message], rng: random.Random) -> Sample:
+        # With the training's names alone the draft model learns them by heart: 89 % right there and 81 % on others.
+        if rng.random() < RENAMED:
+            messages = rename(messages, self.encoder.word_parts, rng)
+        return self.encoder.sample(messages, rng)
 
     @torch.inference_mode()
     def hidden(self, group: Sequence[Sample]) -> Tensor:

@@ -29,7 +29,7 @@ class DraftPlan:
     """How the draft model is trained."""
 
     shards: int
-    epochs: int = 8
+    epochs: int = 3
     muon_lr: float = 0.02
     adam_lr: float = 0.002
     warmup: int = 30

@@ -25,8 +25,8 @@ class HeadPlan:
     """How the heads are trained."""
 
     heads: int = 3
-    blocks: int = 1
-    epochs: int = 12
+    blocks: int = 2
+    epochs: int = 6
     batch: int = 2048
     lr: float = 2e-3
     decay: float = 0.8
@@ -123,8 +123,27 @@ def accuracy(ranks: Tensor, data: Positions) -> list[list[float]]:
     ]
 
 
-def acceptance(ranks: Tensor, lengths: Sequence[int], choices: Sequence[Choice]) -> Acceptance:
-    """Return what greedy decoding of the pieces with the tree `choices` accepts; `ranks` as laid out by `positions`."""
+def tree(ranks: Tensor, lengths: Sequence[int], nodes: int, rounds: int = 2) -> tuple[Choice, ...]:
+    """Return the tree that accepts most where decoding with it really asks the heads.
+
+    Those states are harder than the average: the easy ones after them are skipped. So the tree is first chosen on all
+    states, and then on those that decoding with it comes by.
+    """
+    choices = best_choices(ranks, nodes)
+    for _ in range(rounds):
+        visited: list[int] = []
+        acceptance(ranks, lengths, choices, visited)
+        choices = best_choices(ranks[torch.tensor(visited)], nodes)
+    return choices
+
+
+def acceptance(
+    ranks: Tensor, lengths: Sequence[int], choices: Sequence[Choice], visited: list[int] | None = None
+) -> Acceptance:
+    """Return what greedy decoding of the pieces with the tree `choices` accepts; `ranks` as laid out by `positions`.
+
+    The positions whose states are asked are appended to `visited`.
+    """
     nodes, rows = set(choices), ranks.tolist()
     starts = [0]
     for length in lengths:
@@ -133,6 +152,8 @@ def acceptance(ranks: Tensor, lengths: Sequence[int], choices: Sequence[Choice])
     def accepted_at(text: int, at: int) -> int:
         # The state that chose the token before `at` proposes what stands at `at` and after it.
         path = rows[starts[text] + at - 1]
+        if visited is not None:
+            visited.append(starts[text] + at - 1)
         depth = 0
         while depth < len(path) and tuple(path[: depth + 1]) in nodes:
             depth += 1
@@ -162,5 +183,5 @@ def run(plan: HeadPlan, lm_head: Tensor, pieces: Sequence[Piece], held_out: Sequ
     heads = new_heads(plan, lm_head)
     for line in train(plan, heads, data, out):
         print(json.dumps({"medusa": line | {"right": accuracy(right_ranks(heads, chosen_on), chosen_on)}}), flush=True)
-    choices = best_choices(right_ranks(heads, chosen_on), plan.nodes)
+    choices = tree(right_ranks(heads, chosen_on), [len(piece.tokens) for piece in pieces[:tenth]], plan.nodes)
     return MedusaHeads(heads.weight.detach(), heads.bias.detach(), lm_head, choices=choices)
