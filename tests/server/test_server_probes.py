@@ -174,6 +174,25 @@ async def test_a_server_that_can_not_be_probed_is_named_with_the_reason_and_not_
 
 
 @pytest.mark.anyio
+async def test_without_a_tokenizer_here_the_servers_own_writes_the_suffix(vllm: FakeServer) -> None:
+    vllm.tokens = [7, 8]
+    vllm.completions.append(Reply(body=answer('{"name": "list_orders", "arguments": {}}')))
+    first = said(role="assistant") | {"prompt_token_ids": [1, 2, 3]}
+    vllm.chats.append(Reply(chunks=[first, said("<think>\nso")], waits=True))
+    session = await ServerEngine("m", vllm.url, settings=ServerSettings(retry_for=0.0)).open(TOOLS)
+    async with session.generate(ASK, max_tokens=64) as stream:
+        async for event in stream:
+            if isinstance(event, Delta):
+                result = await session.probe(ASK, max_tokens=96)
+                break
+    assert result.call == ToolCall("list_orders")
+    sent = vllm.requests("/v1/completions")[0].body
+    assert sent["prompt"] == [1, 2, 3, 7, 8] and "json" in sent["structured_outputs"]
+    assert vllm.requests("/tokenize")[0].body["prompt"] == "<tool_call>\n"
+    await session.aclose()
+
+
+@pytest.mark.anyio
 async def test_a_probe_waits_for_the_agents_first_chunk(vllm: FakeServer) -> None:
     vllm.completions.append(Reply(body=answer(CALL)))
     first = said(role="assistant") | {"prompt_token_ids": PROMPT}

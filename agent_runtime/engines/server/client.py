@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from .address import Endpoint
 from .faults import ServerRejected, ServerSilent, ServerUnreachable, StreamBroken, error_text, retry_after
 from .sse import EventStream
 
+_numbers = itertools.count()
 _DONE = "[DONE]"
 _BODY_ENDS = 0.5
 """Seconds that the end of a body may take after the stream's last event."""
@@ -48,7 +50,8 @@ class ServerClient:
         self._keys = dict(keys)
         self._timeout = timeout
         self._connect_timeout = connect_timeout
-        self._pools: RunVar[_Pool] = RunVar(f"connections-{id(self)}")
+        # Such variables are told apart by name, so no later client may get this one's: its connections carry the key.
+        self._pools: RunVar[_Pool] = RunVar(f"agent_runtime.server.{next(_numbers)}")
 
     def hold(self) -> None:
         """Note that one more session of this event loop needs connections."""
@@ -84,7 +87,10 @@ class ServerClient:
         with self._named(endpoint):
             response = await self._client(endpoint).post(url, json=body)
             self._check(endpoint, response, response.text)
-        return self._json(endpoint, response.text)
+        try:
+            return json.loads(response.text)
+        except ValueError:
+            raise ServerRejected(endpoint, response.status_code, "what it sent is not JSON") from None
 
     @asynccontextmanager
     async def stream(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-
-import anyio
 
 from .address import Endpoint
 
@@ -21,10 +20,10 @@ class Router:
 
     Args:
         endpoints: At least one.
-        now: The clock in seconds.
+        now: The clock in seconds. Not an event loop's: conversations of several loops are routed together.
     """
 
-    def __init__(self, endpoints: Sequence[Endpoint], *, now: Callable[[], float] = anyio.current_time) -> None:
+    def __init__(self, endpoints: Sequence[Endpoint], *, now: Callable[[], float] = time.monotonic) -> None:
         self._endpoints = tuple(endpoints)
         self._now = now
         self._places: dict[str, Endpoint] = {}

@@ -173,14 +173,10 @@ _OPTIONAL = frozenset(
         "return_prompt_token_ids",
         "skip_special_tokens",
         "priority",
-        "top_k",
-        "min_p",
-        "repetition_penalty",
-        "repeat_penalty",
-        "seed",
         "tool_choice",
     }
 )
+"""What a message can do without. No setting of sampling is among them: leaving one out would change what is said."""
 
 
 async def look_at(client: ServerClient, endpoint: Endpoint, model: str) -> Served:

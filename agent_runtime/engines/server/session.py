@@ -297,7 +297,7 @@ class ServerSession:
         """Send a probe and read what it says."""
         model, counts = self._model, self._model.counts
         if served.context_tokens is not None:
-            max_tokens = min(max_tokens, served.context_tokens - len(prompt) - LEAST_ROOM // 8)
+            max_tokens = min(max_tokens, served.context_tokens - len(prompt))
         if max_tokens < 1:
             return _NO_ANSWER
         counts.requests += 1
