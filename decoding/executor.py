@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -12,6 +13,8 @@ from .errors import ModelUnsupported
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+_log = logging.getLogger(__name__)
 
 ExecutorKind = Literal["lean", "hf", "graph"]
 ExecutorName = Literal["auto", "lean", "hf", "graph"]
@@ -143,17 +146,29 @@ def ancestors(tree: Sequence[int]) -> torch.Tensor:
 
 
 def choose_executor(model: PreTrainedModel, name: ExecutorName) -> Executor:
-    """Build the executor: "lean" where the architecture allows, else the model's own forward.
+    """Build the executor: captured graphs on CUDA devices or "lean" where the architecture allows, else "hf".
+
+    "hf" is the model's own forward. "graph" on another device runs the same forwards of fixed shape without capturing
+    them: slower than "lean", for tests.
 
     Raises:
-        ModelUnsupported: "lean" was asked for and can't run this model, or the model's own cache can't be driven.
+        ModelUnsupported: "lean" or "graph" was asked for and can't run this model, or the model's own cache can't be
+            driven.
     """
+    from .graphs import GraphExecutor
     from .hf import HfExecutor
     from .lean import LeanExecutor, why_not_lean
 
     reason = why_not_lean(model) if name != "hf" else ""
-    if reason is None:
-        return LeanExecutor(model)
-    if name == "lean":
-        raise ModelUnsupported(f"The lean executor cannot run this model: {reason}. Use executor='auto'.")
-    return HfExecutor(model)
+    if reason is not None:
+        if name in ("lean", "graph"):
+            raise ModelUnsupported(f"The {name} executor cannot run this model: {reason}. Use executor='auto'.")
+        return HfExecutor(model)
+    if name == "graph":
+        return GraphExecutor(model)
+    if name == "auto" and model.device.type == "cuda":
+        try:
+            return GraphExecutor(model)
+        except (ModelUnsupported, RuntimeError) as error:  # e.g. no memory for the static cache
+            _log.warning("decoding without CUDA graphs, which is slower: %s", error)
+    return LeanExecutor(model)
