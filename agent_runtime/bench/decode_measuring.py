@@ -33,9 +33,18 @@ class Measuring:
     """
 
     def __init__(self, subject: Subject) -> None:
-        self.measured: list[Measured] = []
         self._subject = subject
+        self._taken: list[Measured] = []
         self._modes: list[str | Mode] = [*subject.baselines.names, *modes(subject.kinds)]
+
+    @property
+    def measured(self) -> list[Measured]:
+        """Every prompt so far, without the modes that turned out impossible: what they gave before is no figure."""
+        absent = self._subject.absent
+        return [
+            replace(prompt, decoded={mode: one for mode, one in prompt.decoded.items() if mode not in absent})
+            for prompt in self._taken
+        ]
 
     def prompt_lengths(self, conversations: Sequence[Conversation]) -> list[int]:
         """Return the tokens of every prompt."""
@@ -53,7 +62,7 @@ class Measuring:
     async def take(self, index: int, conversation: Conversation) -> None:
         """Measure one conversation; modes that turn out impossible are left out from then on."""
         by = index % len(self._modes)
-        self.measured += await self._decode(index, conversation, self._modes[by:] + self._modes[:by])
+        self._taken += await self._decode(index, conversation, self._modes[by:] + self._modes[:by])
 
     async def _decode(self, index: int, conversation: Conversation, order: Sequence[str | Mode]) -> list[Measured]:
         model = self._subject.model
@@ -94,7 +103,6 @@ class Measuring:
         except (ValueError, TypeError, NotImplementedError, RuntimeError, AttributeError) as error:
             reason = next(iter(str(error).splitlines()), "")
             subject.absent[mode] = f"transformers refuses: {type(error).__name__}: {reason}"
-            self.measured = [_without(mode, measured) for measured in self.measured]
             return None
 
     def _request(
@@ -153,8 +161,3 @@ class Measuring:
         except EngineFailed as error:
             self._subject.absent.setdefault(CALL, f"nothing can be guessed: {error}")
             return None
-
-
-def _without(mode: str, measured: Measured) -> Measured:
-    """Return a measured prompt without a mode: what it gave before it broke is no figure."""
-    return replace(measured, decoded={name: one for name, one in measured.decoded.items() if name != mode})
