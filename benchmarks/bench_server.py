@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -82,7 +83,7 @@ async def many(server: str, tasks: int, seed: int, latency: float, levels: Seque
         row |= {"probes": found.probes, "probes_declined": found.probes_declined}
         row["loads"] = [asdict(load) for endpoint in found.endpoints for load in endpoint.loads]
         rows.append(row)
-        print(json.dumps(row), flush=True)
+        print(json.dumps(row), file=sys.stderr, flush=True)
         await engine.aclose()
     return rows
 

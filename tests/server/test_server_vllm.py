@@ -187,6 +187,7 @@ def test_many_runs_end_in_success_or_one_clear_error_when_the_server_dies_in_the
 
     results = anyio.run(all_runs)
     assert len(results) == 20
+    print(f"{sum(result.status == 'done' for result in results)} of 20 runs ended well")
     for result in results:
         assert result.status in ("done", "failed")
         if result.status == "failed":

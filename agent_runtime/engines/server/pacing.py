@@ -174,6 +174,8 @@ class Pacing:
             elif not load.on and not load.trying and quiet.taken >= load.trial_after:
                 load.trying, beside.taken = True, 0
             return
+        if not (load.on or load.trying):
+            return  # the last of the probes that were in flight when guessing stopped
         if not quiet.known or (beside.taken < NEEDED and not (load.on and beside.known)):
             return
         ratio = load.ratio = beside.latest(NEEDED if load.trying else KEPT) / max(quiet.seconds or 0.0, 1e-9)
