@@ -58,17 +58,19 @@ class Grammar:
 
     def start(self) -> GrammarConstraint:
         """Return the grammar's state before the first token. Cheap: nothing is compiled again."""
-        return GrammarConstraint(self._matcher.deep_copy(), self._tokenizer.vocab_size)
+        return GrammarConstraint(self._matcher, self._tokenizer.vocab_size)
 
 
 class GrammarConstraint:
-    """A `Constraint` on one row: a state of llguidance's matcher.
+    """A `Constraint` on one row: a state of llguidance's matcher, beginning with a copy of `fresh`.
 
     Call it from one thread at a time.
     """
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
-        self._matcher = matcher
+    def __init__(self, fresh: LLMatcher, vocab_size: int) -> None:
+        self._fresh = fresh
+        self._matcher = fresh.deep_copy()
+        self._consumed: list[int] = []
         self._size = vocab_size
         self._words = torch.zeros((vocab_size + 31) // 32, dtype=torch.int32)
         self._bits = torch.arange(32, dtype=torch.int32)
@@ -100,6 +102,7 @@ class GrammarConstraint:
             return  # the text was complete before; what ends a row (an end-of-sequence id) may follow
         if not self._matcher.consume_token(token):
             raise GrammarError(f"The grammar forbids token {token} here: {_first_line(self._matcher.get_error())}")
+        self._consumed.append(token)
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens.
@@ -107,8 +110,18 @@ class GrammarConstraint:
         Raises:
             GrammarError: there are not as many.
         """
-        if not self._matcher.rollback(count):
+        kept = len(self._consumed) - count
+        if kept < 0:
+            raise GrammarError(f"The grammar can't go back {count} tokens: it has consumed {len(self._consumed)}.")
+        if self._matcher.is_stopped():
+            # A matcher that an end token has stopped doesn't come back whole (llguidance 1.7): begin again.
+            self._matcher = self._fresh.deep_copy()
+            stands = self._matcher.consume_tokens(self._consumed[:kept])
+        else:
+            stands = self._matcher.rollback(count)
+        if not stands:
             raise GrammarError(f"The grammar can't go back {count} tokens: {_first_line(self._matcher.get_error())}")
+        del self._consumed[kept:]
 
     def finished(self) -> bool:
         """Tell whether the text is complete and nothing may follow."""

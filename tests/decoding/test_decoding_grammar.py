@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import anyio
@@ -187,3 +188,26 @@ async def test_a_failing_constraint_ends_its_own_row_only(qwen3: Any) -> None:
             group.start_soon(bad)
             group.start_soon(good)
         assert "allows no token" in str(errors[0]) and len(runs[0].ids) == 5
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_going_back_from_anywhere_also_from_the_end_restores_the_masks(
+    prepared: GrammarTokenizer, tokenizer: Any, seed: int
+) -> None:
+    (end,) = tokenizer.encode("<eos>")
+    grammar = compile_grammar(prepared, f"start: call | <[{end}]>\ncall: %json {json.dumps(CALL)}")
+    rng = random.Random(seed)
+    constraint = grammar.start()
+    masks, taken = [constraint.allowed()], list[int]()
+    for _ in range(60):
+        if constraint.finished() or (taken and rng.random() < 0.3):
+            back = rng.randint(1, len(taken))
+            constraint.rollback(back)
+            del taken[-back:], masks[-back:]
+            assert torch.equal(constraint.allowed(), masks[-1]) and not constraint.finished()
+        token = rng.choice(masks[-1].nonzero().flatten().tolist())
+        constraint.advance(token)
+        taken.append(token)
+        masks.append(constraint.allowed() if not constraint.finished() else torch.zeros(VOCAB, dtype=torch.bool))
+    with pytest.raises(GrammarError, match="can't go back"):
+        constraint.rollback(len(taken) + 1)
