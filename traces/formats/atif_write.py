@@ -61,7 +61,8 @@ def to_atif(run: RecordedRun) -> dict[str, Any]:
         "final_metrics": {
             "total_prompt_tokens": sum(event.prompt_tokens for event in messages.generated.values()),
             "total_completion_tokens": sum(event.completion_tokens for event in messages.generated.values()),
-            "total_cached_tokens": sum(messages.cached.values()),
+            "total_cached_tokens": sum(messages.cached.values())
+            + sum(event.reused_later for event in messages.generated.values()),
             "total_steps": len(steps),
         },
         "extra": {
@@ -115,7 +116,7 @@ class _Messages:
             else {
                 "prompt_tokens": event.prompt_tokens,
                 "completion_tokens": event.completion_tokens,
-                "cached_tokens": self.cached.get(turn),
+                "cached_tokens": self.cached[turn] + event.reused_later if turn in self.cached else None,
             },
             "extra": {OURS: {"turn": turn, "generation_s": recorded.generation_s}},
         }

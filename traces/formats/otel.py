@@ -122,7 +122,7 @@ class _Spans:
             "agent_runtime.slowdown_ms": event.slowdown_ms,
         }
         if event.turn in self._cached:
-            attributes["gen_ai.usage.cache_read.input_tokens"] = self._cached[event.turn]
+            attributes["gen_ai.usage.cache_read.input_tokens"] = self._cached[event.turn] + event.reused_later
         if self._content:
             attributes["gen_ai.output.messages"] = json.dumps([_message(event)], ensure_ascii=False)
         span = self._span(f"chat {model}".rstrip(), event.at - event.generation_ms / 1000, self._context, attributes)

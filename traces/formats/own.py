@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from agent_runtime.tools.values import Outcome
+from agent_runtime.tools.values import ToolCall
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
@@ -125,16 +125,18 @@ def _utc(moment: datetime) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
-def _check_numbers(value: Any) -> None:
+def _check_numbers(value: Any, name: str = "") -> None:
     """Refuse what no clock and no counter of ours gives: `inf` written as a string, numbers beyond a database's."""
-    for field in fields(value):
-        number = getattr(value, field.name)
-        if isinstance(number, float) and not math.isfinite(number):
-            raise Broken(f"{field.name} is not finite")
-        if isinstance(number, int) and not 0 <= number <= _MOST:
-            raise Broken(f"{field.name} is out of range")
-        if isinstance(number, Outcome):
-            _check_numbers(number)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Broken(f"{name} is not finite")
+    if isinstance(value, int) and not 0 <= value <= _MOST:
+        raise Broken(f"{name} is out of range")
+    if isinstance(value, tuple):
+        for item in value:
+            _check_numbers(item, name)
+    elif is_dataclass(value) and not isinstance(value, ToolCall):  # arguments are whatever a model wrote
+        for field in fields(value):
+            _check_numbers(getattr(value, field.name), field.name)
 
 
 def first_error(error: ValidationError) -> str:

@@ -19,6 +19,7 @@ from agent_runtime.tools.values import (
 )
 from agent_runtime.traces import RunRow, ledger
 from agent_runtime.traces.events import (
+    Drafting,
     Event,
     GenerationFinished,
     Prefilled,
@@ -36,6 +37,7 @@ from agent_runtime.traces.formats import RecordedRun
 def recorded() -> RecordedRun:
     """Return a run in which guesses were adopted, discarded and refused, and calls malformed and failed."""
     lamp, kettle = ToolCall("find", {"name": "lamp"}), ToolCall("find", {"name": "kettle", "n": 2})
+    drafted = Drafting(kind="call", drafts=2, draft_tokens=8, accepted_per_position=(2, 1), draft_ms=0.5)
     broken = MalformedCall("find(name=", "no JSON")
     started_at = datetime(2026, 3, 4, 5, 6, 7, 891011, tzinfo=UTC)
     settings = {"tools": [{"name": "find", "effect": "read"}], "instructions": "Be brief."}
@@ -69,7 +71,8 @@ def recorded() -> RecordedRun:
         GuessEnded(turn=0, at=0.3, guess=0, ending="adopted", tool="find", matched=True, matched_name=True,
                    executed=True, lead_ms=190.0, saved_ms=140.0),
         finished(0, 0.3, 0, 0.11, 0.25, content='{"id": 1}', guess=0),
-        generated(0, 0.31, ms=290.0, thinking="a lamp", text="Looking.", calls=(lamp,)),
+        generated(0, 0.31, ms=290.0, thinking="a lamp", text="Looking.", calls=(lamp,), drafting=(drafted,),
+                  reused_later=1),
         TurnFinished(turn=0, at=0.31),
         TurnStarted(turn=1, at=0.31),
         proposed(1, 0.35, 1, kettle),

@@ -47,7 +47,7 @@ def test_a_run_is_a_valid_document_with_a_step_per_message(recorded: RecordedRun
     assert (valid.agent.name, valid.agent.model_name, valid.session_id) == ("shop", "pocket", "02qmsmh6arr")
     step = valid.steps[2]
     assert (step.message, step.reasoning_content) == ("Looking.", "a lamp")
-    assert (step.metrics.prompt_tokens, step.metrics.cached_tokens) == (10, 4)
+    assert (step.metrics.prompt_tokens, step.metrics.cached_tokens) == (10, 5)
     assert step.observation.results[0].source_call_id == step.tool_calls[0].tool_call_id
     assert set(written["extra"]) == {"agent_runtime"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,19 @@ def test_many_faults_are_counted_and_the_first_thousand_kept(tmp_path: Path) -> 
     reading = read(path)
     assert len(list(reading)) == 1
     assert (len(reading.faults), reading.fault_count) == (1000, 1500)
+
+
+def test_the_example_of_the_documentation_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "formats.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    written(tmp_path / "recordings.jsonl", CHAT, {})
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "docs/formats.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == ["() () None", "recordings.jsonl, line 2: it has no messages"]
+
+
+def test_the_documentation_names_every_format_and_extra() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "formats.md").read_text("utf-8")
+    assert all(f"| `{name}` |" in page for name in {*FORMATS, *WRITERS})
