@@ -34,8 +34,9 @@ class Baselines:
         self._assistant: Any = assistant
         ends = sorted(eos_ids)
         # In place of the model's own defaults, which may sample: all modes choose greedily.
+        settings: Any = GenerationConfig
         for model in filter(None, (self._network, self._assistant)):
-            model.generation_config = GenerationConfig(do_sample=False, eos_token_id=ends, pad_token_id=ends[0])
+            model.generation_config = settings(do_sample=False, eos_token_id=ends, pad_token_id=ends[0])
         self._options: dict[str, dict[str, Any]] = {
             HF_GENERATE: {},
             HF_PROMPT_LOOKUP: {"prompt_lookup_num_tokens": LOOKUP_TOKENS},

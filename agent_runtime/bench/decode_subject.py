@@ -147,4 +147,5 @@ def _plain(source: str | Path, device: str) -> Any:
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else torch.device(device)
     dtype: Any = torch.float32 if place.type == "cpu" else "auto"
     with quiet():
-        return AutoModelForCausalLM.from_pretrained(source, dtype=dtype).to(place).eval()
+        network: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+        return network.to(place).eval()
