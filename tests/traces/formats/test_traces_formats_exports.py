@@ -201,6 +201,8 @@ def refuse_spans(monkeypatch: pytest.MonkeyPatch, recorded: RecordedRun) -> None
 def test_what_is_only_written_is_not_taken_for_a_recording(tmp_path: Path, recorded: RecordedRun) -> None:
     from agent_runtime.traces.formats import UnreadableFile
 
+    pytest.importorskip("opentelemetry.exporter.otlp.json.file")
+    pytest.importorskip("pyarrow")
     for name in ("perfetto", "otel", "parquet"):
         write([recorded], tmp_path / name, name)
         with pytest.raises(UnreadableFile):

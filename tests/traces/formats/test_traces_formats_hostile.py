@@ -240,6 +240,8 @@ def test_arguments_nested_without_end_are_malformed(file: Path) -> None:
 def test_runs_of_ours_that_somebody_changed_are_imported_and_exported_or_refused(
     tmp_path_factory: pytest.TempPathFactory, changeable: list[Any], file: Path, data: st.DataObject
 ) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.json.file")
+    pytest.importorskip("pyarrow")
     records = changeable
     for _ in range(data.draw(st.integers(1, 3))):
         records = changed(records, data.draw(st.sampled_from(places(records)[1:])), data.draw(ODD | st.just(...)))
