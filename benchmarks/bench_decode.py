@@ -1,9 +1,12 @@
-"""Decode speed of the model worker against `model.generate` and against the matrix products alone.
+"""One step of the executor and of the model worker against `model.generate` and against the matrix products alone.
 
-Everything runs interleaved in one process on the same model; figures are medians. Rows of the table:
+`agent bench decode` measures whole messages, with drafts; this takes their parts asunder. Everything runs interleaved
+in one process on the same model; figures are medians. Rows of the table:
 
-- floor: the model's matrix products of one token (one row), nothing else; two rows in brackets
-- step: one forward of the executor and the choice of the token, without the worker
+- floor: the model's matrix products of one token (or two rows), nothing else: linear layers as the library stores them
+- products: those of one token in the executor's own layout, with attention's two
+- step: one forward of the executor and the choice of the token, without the worker; also with all processors of
+  sampling (temperature, top-k, top-p, min-p, repetition penalty)
 - worker: tokens through `ModelWorker` and an event loop, per token
 - generate: the library's own loop, per token
 
@@ -73,21 +76,35 @@ def per_call(function: Callable[[], Any], calls: int, clock: Callable[[], float]
     return statistics.median(times)
 
 
-def stepper(worker: Any, rows: int, context: int) -> Callable[[], Any]:
+def stepper(worker: Any, rows: int, context: int, *, processors: bool = False) -> Callable[[], Any]:
+    import torch
     from agent_runtime.decoding.executor import Block
+    from agent_runtime.decoding.requests import Sampling
+    from agent_runtime.decoding.sampling import Sampler
+    from agent_runtime.decoding.verify import verify_rows
 
     executor = worker._executor
+    greedy = Sampling()
+    warped = Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.02, repetition_penalty=1.1, seed=1)
+    samplers = [
+        Sampler(
+            warped if processors else greedy,
+            vocab_size=executor.vocab_size,
+            device=torch.device("cpu"),
+            prompt=[1] * context,
+        )
+        for _ in range(rows)
+    ]
     caches = [executor.new_cache(context + 64) for _ in range(rows)]
     for cache in caches:
         executor.forward([Block(cache, [1] * context, context)])
 
     def run() -> Any:
         logits = executor.forward([Block(cache, [5], 0) for cache in caches])
-        ids = logits.argmax(-1)
-        chosen = (logits.gather(-1, ids[:, None])[:, 0] - logits.logsumexp(-1)).tolist()
+        chosen = verify_rows(list(logits.split(1)), [None] * rows, samplers, [None] * rows)
         for cache in caches:
             executor.crop(cache, context)
-        return ids.tolist(), chosen
+        return chosen
 
     return run
 
@@ -138,6 +155,8 @@ def main() -> None:
     import torch
     from agent_runtime.decoding.worker import ModelWorker
 
+    from agent_runtime.bench.decode_floor import Floor
+
     torch.set_grad_enabled(False)
     model = build(arguments)
     ids = torch.randint(0, model.config.vocab_size, (1, arguments.context))
@@ -166,10 +185,14 @@ def main() -> None:
 
     with ModelWorker(model, executor=arguments.executor) as worker, torch.inference_mode():
         steps = {rows: stepper(worker, rows, arguments.context) for rows in (1, 2)}
+        processed = stepper(worker, 1, arguments.context, processors=True)
+        products_of_executor = Floor(worker._executor, model, context=arguments.context)
         for round_ in range(arguments.rounds + 1):
             for rows in (1, 2):
                 note(f"floor, {rows} row(s)", per_call(floors[rows], count, clock))
                 note(f"step, {rows} row(s)", per_call(steps[rows], count, clock))
+            note("products", per_call(products_of_executor.seconds, count, clock))
+            note("step, all processors", per_call(processed, count, clock))
             alone, _ = anyio.run(through_worker, worker, prompt, count, False, clock)
             note("worker", alone)
             beside, slowdown = anyio.run(through_worker, worker, prompt, count, True, clock)
@@ -180,6 +203,8 @@ def main() -> None:
                 figures.clear()  # warm-up
         name = worker.statistics().executor
     medians = {key: statistics.median(values) for key, values in figures.items()}
+    medians["step / products"] = medians["step, 1 row(s)"] / medians["products"]
+    medians["all processors / products"] = medians["step, all processors"] / medians["products"]
     medians["step / floor"] = medians["step, 1 row(s)"] / medians["floor, 1 row(s)"]
     medians["generate / worker"] = medians["generate"] / medians["worker"]
     medians["generate / step"] = medians["generate"] / medians["step, 1 row(s)"]
@@ -193,7 +218,7 @@ def main() -> None:
         f"executor {name}, {threads} thread(s), context {arguments.context}, us per token ({arguments.clock}, median):"
     )
     for key, value in medians.items():
-        print(f"  {key:<26}{value:10.2f}")
+        print(f"  {key:<28}{value:10.2f}")
 
 
 if __name__ == "__main__":
