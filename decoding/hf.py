@@ -147,7 +147,7 @@ class HfExecutor:
         row = cast("AttentionCache", block.cache)
         cache = row.alone()
         before = row.length
-        positions = range(before, before + len(block.tokens))
+        positions: Sequence[int] = range(before, before + len(block.tokens))
         mask = None
         if block.tree:
             trunk = before + len(block.tokens) - len(block.tree)

@@ -271,9 +271,9 @@ class LeanExecutor:
         for cache, start, end, _ in spans:
             cache.length += end - start
         if len(wanted) < len(tokens):
-            index = torch.tensor(wanted, dtype=torch.long, device=self.device)
-            x = x.index_select(0, index)
-            tapped = {tap: state.index_select(0, index) for tap, state in tapped.items()}
+            asked = torch.tensor(wanted, dtype=torch.long, device=self.device)
+            x = x.index_select(0, asked)
+            tapped = {tap: state.index_select(0, asked) for tap, state in tapped.items()}
         tapped[FINAL] = x = self._norm(x, self.final_norm)
         return self.head(x).float(), [tapped[tap] for tap in taps]  # [wanted, vocab], each [wanted, width]
 

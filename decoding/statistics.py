@@ -105,5 +105,5 @@ class Counts:
             verify_s=self.verify_s,
             draft_s=self.draft_s,
             host_s=self.host_s,
-            drafting=frozen(dict(self.tallies)),
+            drafting=frozen(self.tallies),
         )

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .drafts.base import DraftKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +75,7 @@ class Tally:
         )
 
 
-def frozen(tallies: Mapping[str, Tally]) -> tuple[DraftCounts, ...]:
+def frozen(tallies: Mapping[DraftKind, Tally]) -> tuple[DraftCounts, ...]:
     """Return the counts of every kind that proposed something."""
     return tuple(tally.frozen(kind) for kind, tally in tallies.items() if tally.drafts)
 

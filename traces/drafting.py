@@ -47,11 +47,11 @@ def decoding_summary(events: Iterable[Event]) -> dict[str, Any]:
     `mean_accepted_length` is over all steps, drafted or not: tokens per forward pass, where each message's first token
     comes from the pass that ends its prefill. Under `draft` it is over the steps that verified that kind.
     """
-    events = [event for event in events if isinstance(event, GenerationFinished)]
-    tokens = sum(event.completion_tokens for event in events)
-    forwards = sum(event.forwards for event in events)
-    kinds = drafting_of(events)
-    passes = forwards + len(events)
+    generations = [event for event in events if isinstance(event, GenerationFinished)]
+    tokens = sum(event.completion_tokens for event in generations)
+    forwards = sum(event.forwards for event in generations)
+    kinds = drafting_of(generations)
+    passes = forwards + len(generations)
     return {
         "tokens": tokens,
         "forwards": forwards,
@@ -59,8 +59,8 @@ def decoding_summary(events: Iterable[Event]) -> dict[str, Any]:
         "acceptance_by_position": acceptance_by_position(total(kinds.values())) if kinds else [],
         "draft": {kind: _summary(part) for kind, part in kinds.items()} or None,
         "draft_ms": sum(part.draft_ms for part in kinds.values()),
-        "verify_ms": sum(event.verify_ms for event in events),
-        "host_ms": sum(event.host_ms for event in events),
+        "verify_ms": sum(event.verify_ms for event in generations),
+        "host_ms": sum(event.host_ms for event in generations),
         "lossless": True,
     }
 

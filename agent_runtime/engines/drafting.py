@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from agent_runtime.decoding.drafts.base import Draft, DraftKind
 from agent_runtime.errors import ModelUnsupported, UsageError
@@ -115,8 +115,9 @@ def _draft(
             path = Path(settings.heads) if settings.heads is not None else Path(source) / HEADS
             if not path.is_file():
                 raise ModelUnsupported(f"the medusa draft needs trained heads, and there is no {path}: pass heads=")
-            head = network.get_output_embeddings().weight.detach()  # type: ignore[union-attr,operator]
-            return MedusaDraft(MedusaHeads.load(path, head, parameter.device, parameter.dtype))
+            head: Any = network
+            output = head.get_output_embeddings().weight.detach()
+            return MedusaDraft(MedusaHeads.load(path, output, parameter.device, parameter.dtype))
         case "layers":
             return _layers(settings)
 
@@ -140,4 +141,5 @@ def _layers(settings: DraftSettings) -> DraftFactory:
 
 
 def _vocab_size(network: PreTrainedModel) -> int:
-    return int(network.get_output_embeddings().weight.shape[0])  # type: ignore[union-attr,arg-type]
+    loaded: Any = network
+    return int(loaded.get_output_embeddings().weight.shape[0])
