@@ -104,7 +104,7 @@ class GraphExecutor(LeanExecutor):
         self._failure: Exception | None = None
         weights = sum(product.weight.nbytes for product in self._products)
         fuse = pays(weights, self.device) if fuse is None else fuse
-        self._pieces = compiled(self.eps) if fuse else Pieces(self._norm, self._rotate, gate)
+        self._fused = compiled(self.eps) if fuse else None
         self._attention = attention or SplitAttention()
         self._graphs: OrderedDict[GraphKey, _Graph] = OrderedDict()
         self._inputs: dict[int, Tensor] = {}
@@ -259,7 +259,8 @@ class GraphExecutor(LeanExecutor):
 
     def _compute(self, graph: _Graph) -> None:
         """Run a shape's forward on its static tensors; nothing in here may depend on what they hold."""
-        key, pool, pieces, attend = graph.key, self.pool, self._pieces, self._attention
+        key, pool, attend = graph.key, self.pool, self._attention
+        pieces = self._fused or Pieces(self._norm, self._rotate, gate)
         batch, q_len, heads, kv_heads, size = key.batch, key.q_len, self.heads, self.kv_heads, self.head_dim
         group = heads // kv_heads
         ids, positions, slots, before, sees, _ = graph.inputs.unbind(0)  # each [T], T = batch * q_len
