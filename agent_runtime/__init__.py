@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from agent_runtime.agent import Agent, RunStream
     from agent_runtime.decoding.requests import Sampling
     from agent_runtime.engines.base import Engine, Session
+    from agent_runtime.engines.cassette import Cassette
     from agent_runtime.engines.local import LocalEngine
     from agent_runtime.engines.scripted import ScriptedEngine
     from agent_runtime.engines.server import ServerEngine, ServerSettings
     from agent_runtime.errors import (
         AgentRuntimeError,
+        CassetteUnusable,
         ContextOverflow,
         EngineClosed,
         EngineFailed,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
         MissingExtra,
         ModelNotFound,
         ModelUnsupported,
+        ReplayDiverged,
         RunFailed,
         UsageError,
     )
@@ -70,6 +73,8 @@ _HOMES = {
     "CallDemanded": "agent_runtime.tools.values",
     "CallFinished": "agent_runtime.tools.values",
     "CallStarted": "agent_runtime.tools.values",
+    "Cassette": "agent_runtime.engines.cassette",
+    "CassetteUnusable": "agent_runtime.errors",
     "ContextOverflow": "agent_runtime.errors",
     "Engine": "agent_runtime.engines.base",
     "EngineClosed": "agent_runtime.errors",
@@ -98,6 +103,7 @@ _HOMES = {
     "Prefilled": "agent_runtime.traces.events",
     "ProbeFinished": "agent_runtime.traces.events",
     "ProbeStarted": "agent_runtime.traces.events",
+    "ReplayDiverged": "agent_runtime.errors",
     "RunFailed": "agent_runtime.errors",
     "RunFinished": "agent_runtime.traces.events",
     "RunResult": "agent_runtime.result",
@@ -136,6 +142,8 @@ __all__ = [
     "CallDemanded",
     "CallFinished",
     "CallStarted",
+    "Cassette",
+    "CassetteUnusable",
     "ContextOverflow",
     "Engine",
     "EngineClosed",
@@ -164,6 +172,7 @@ __all__ = [
     "Prefilled",
     "ProbeFinished",
     "ProbeStarted",
+    "ReplayDiverged",
     "RunFailed",
     "RunFinished",
     "RunResult",

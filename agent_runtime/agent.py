@@ -294,11 +294,20 @@ class Agent:
             return self._store
 
     def _settings(self) -> dict[str, Any]:
+        described = {tool.name: tool for tool in self.tools}
         return {
+            "instructions": self.instructions,
             "speculation": self.speculation.to_json() if self.speculation else None,
             "limits": asdict(self.limits),
             "sampling": asdict(self.sampling) if self.sampling else None,
-            "tools": describe(self.tools, self.gate),
+            "tools": [
+                row
+                | {
+                    "description": described[row["name"]].description,
+                    "parameters": dict(described[row["name"]].parameters),
+                }
+                for row in describe(self.tools, self.gate)
+            ],
         }
 
     def tool_contracts(self) -> list[dict[str, Any]]:

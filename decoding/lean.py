@@ -141,8 +141,8 @@ class LeanExecutor:
         self.final_norm = self._norm_weight(body.norm, self.width)
         # A tied head is the embedding, which is read by rows: keep its layout.
         self.head = Linear(head.weight.detach(), None)
-        products = [[layer.qkv, layer.output, layer.gate_up, layer.down] for layer in self.layers]
-        self._products = [self.head, *(product for of_layer in products for product in of_layer)]
+        self._products: list[Linear] = []
+        self.list_products()
         pack_small(self._products)
         self._rotary = body.rotary_emb
         self._cos = self._sin = torch.empty(0)
@@ -157,6 +157,11 @@ class LeanExecutor:
         weight: Tensor = norm.weight.detach()
         # With the exact norm, x / |x| is scaled by sqrt(size): see _norm.
         return weight * math.sqrt(size) if self._exact_norm else weight
+
+    def list_products(self) -> None:
+        """Note which products there are, after some were replaced."""
+        products = [[layer.qkv, layer.output, layer.gate_up, layer.down] for layer in self.layers]
+        self._products = [self.head, *(product for of_layer in products for product in of_layer)]
 
     def _layer(self, layer: Any) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp

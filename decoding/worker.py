@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -14,8 +14,10 @@ from .cache import PrefixStore
 from .costs import CostTable, measure_costs
 from .drafter import Drafter
 from .drafts.base import Draft
-from .errors import DecodingError, PromptRejected, RowFailed, WorkerStopped
+from .errors import DecodingError, ModelUnsupported, PromptRejected, RowFailed, WorkerStopped
 from .executor import Executor, ExecutorName, choose_executor
+from .lean import LeanExecutor
+from .quantised import quantise_lean
 from .requests import RowRequest
 from .row import Row
 from .row_state import RowState
@@ -55,6 +57,7 @@ class ModelWorker:
         kv_budget_bytes: int = 2 << 30,
         deterministic: bool = False,
         executor: ExecutorName = "auto",
+        quantise: Literal["int8"] | None = None,
         threads: int | None = None,
         drafts: Sequence[Draft | DraftFactory] = (),
         draft_tokens: int | None = None,
@@ -75,6 +78,8 @@ class ModelWorker:
                 prefixes re-used in lengths, that end at multiples of `prefill_chunk`. A row's numbers then don't depend
                 on other rows to the last bit, but no two rows share a pass over the weights.
             executor: "auto" takes the lean one where the architecture allows, else the model's own forward.
+            quantise: "int8" rounds the weights of the lean executor's products to 8 bits. It computes in bf16 then, and
+                what it says is that of the rounded model, with drafts or without.
             threads: torch's threads for this process; None leaves them (see `decoding.threads`).
             drafts: who may propose tokens, which the model then verifies; or functions that make one for the executor.
             draft_tokens: tokens to draft in every step where something is proposed; None chooses by measured cost (with
@@ -91,7 +96,13 @@ class ModelWorker:
             torch.set_num_threads(threads)
         # Not inference mode: the fused weights become the model's own, and must still take part in a backward pass.
         with torch.no_grad():
+            if quantise is not None:
+                loaded.to(torch.bfloat16)
             self._executor: Executor = choose_executor(model, executor)
+            if quantise is not None:
+                if not isinstance(self._executor, LeanExecutor):
+                    raise ModelUnsupported("int8 weights run on the lean executor only; leave quantise out.")
+                quantise_lean(self._executor)
             self._drafts = [make(self._executor) if callable(make) else make for make in drafts]
         self._draft_tokens = DETERMINISTIC_DRAFT if draft_tokens is None and deterministic else draft_tokens
         self._device = next(model.parameters()).device

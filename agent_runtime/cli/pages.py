@@ -27,9 +27,10 @@ The answer of `agent run` goes to stdout, everything else to stderr. With `--jso
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | the run failed |
+| 1 | the run failed, or the runs of `agent runs diff` differ |
 | 2 | something in the command can't be used |
 | 3 | a limit was reached |
+| 4 | a cassette's replay diverged |
 | 130 | interrupted |
 
 An error is one line on stderr, `error: ...`, that says what to do. `AGENT_RUNTIME_DEBUG=1` shows the traceback instead.

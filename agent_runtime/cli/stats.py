@@ -9,14 +9,13 @@ import typer
 
 from . import parameters
 from .output import note, print_json, stdout_console
-from .summary import TABLE_WIDTH
-from .text import duration, one_line, percent
+from .text import TABLE_WIDTH, duration, one_line, percent
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from agent_runtime.report.intervals import Proportion
     from agent_runtime.report.statistics import Group, Hits
+    from agent_runtime.traces.proportion import Proportion
 
 NAME_LIMIT = 60
 

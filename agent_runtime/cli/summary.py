@@ -10,7 +10,7 @@ from agent_runtime.tools.values import CallDemanded, GuessEnded, GuessProposed
 from agent_runtime.traces.events import Event, GenerationFinished, ProbeFinished, RunStarted, TurnStarted
 
 from .lanes import ending_text
-from .text import NO_SECRETS, call_text, duration, one_line, percent, safe, secret_arguments
+from .text import NO_SECRETS, TABLE_WIDTH, call_text, duration, one_line, percent, safe, secret_arguments
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 CALL_LIMIT = 160
 """Characters of a call that are shown."""
-TABLE_WIDTH = 110
-"""Columns from which on a table reads better than a list."""
 
 
 @dataclass(slots=True)

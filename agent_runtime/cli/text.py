@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from agent_runtime.traces.events import RunStarted
 
 NO_SECRETS: Mapping[str, Collection[str]] = {}
+TABLE_WIDTH = 110
+"""Columns from which on a table reads better than a list."""
 
 _SEQUENCES = re.compile(
     r"(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])"  # OSC, DCS, SOS, PM, APC ...

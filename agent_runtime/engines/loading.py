@@ -234,6 +234,7 @@ def _worker(
         kv_budget_bytes=settings.kv_budget if settings.kv_budget is not None else _kv_budget(device),
         deterministic=settings.deterministic,
         executor=settings.executor,
+        quantise=settings.quantise,
         drafts=drafts,
         draft_tokens=settings.drafting.tokens,
     )

@@ -40,6 +40,7 @@ class LoadSettings:
     max_rows: int = 16
     deterministic: bool = False
     executor: Literal["auto", "lean", "hf"] = "auto"
+    quantise: Literal["int8"] | None = None
     drafting: DraftSettings = field(default_factory=DraftSettings)
 
 

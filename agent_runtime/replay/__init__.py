@@ -1,8 +1,9 @@
 """Replay of recorded trajectories: how often the next call would have been guessed, and what that would have saved."""
 
+from agent_runtime.traces.proportion import Proportion, wilson
+
 from .counter import ForcedCounter
 from .forced import Answer, AnsweredTurn, Forced, ForcedPredictor, ForcedTurn
-from .intervals import Proportion, wilson
 from .replaying import Replay, replay
 from .score import Score
 from .self_probe import ForcedSelf

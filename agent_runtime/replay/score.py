@@ -10,10 +10,10 @@ from typing import Any
 
 from agent_runtime.tools.values import ToolCall
 from agent_runtime.traces.ledger import HitRate
+from agent_runtime.traces.proportion import Proportion
 from agent_runtime.traces.quantiles import Quantiles
 
 from .forced import After, Answer, AnsweredTurn
-from .intervals import Proportion
 from .misses import Cause, Miss, SeenText, explain
 
 BINS = 10

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from agent_runtime.tools.values import MalformedCall
 from agent_runtime.traces import GuessRecord, HitRate, Ledger, TurnLedger
 from agent_runtime.traces.events import Event
+from agent_runtime.traces.proportion import Proportion
 
 from .conversation import RecordedCall, ReportedRun, ReportedTurn, read_run
-from .intervals import Proportion
 from .timeline import timeline
 from .visible import call_text, clipped, duration, one_line, percent
 

@@ -19,9 +19,8 @@ import sqlalchemy as sa
 from agent_runtime.traces import Quantiles, TraceStore, schema
 from agent_runtime.traces.database import Database, locate
 from agent_runtime.traces.process import is_dead
+from agent_runtime.traces.proportion import Proportion
 from agent_runtime.traces.store import STALE_SECONDS
-
-from .intervals import Proportion
 
 PAGE = 200
 """Runs that are read at a time."""

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from ..cache import common_prefix
 from ..executor import Block, Executor, ExecutorName, RowCache, choose_executor
+from ..quantised import quantise_lean, quantise_modules
 from ..sampling import Sampler, UniformStream, draw, fit
 from .base import DraftedRow, DraftKind, Proposal
 from .errors import DraftUnsupported
 from .loading import Quantisation, load_draft_model
-from .quantised import quantise_lean, quantise_modules
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

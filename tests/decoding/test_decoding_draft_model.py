@@ -16,11 +16,11 @@ from agent_runtime.decoding.drafts.base import Proposal
 from agent_runtime.decoding.drafts.errors import DraftUnsupported, TokenizersDiffer
 from agent_runtime.decoding.drafts.loading import load_draft_model
 from agent_runtime.decoding.drafts.model import ModelDraft
-from agent_runtime.decoding.drafts.quantised import quantise
 from agent_runtime.decoding.drafts.tokenizers import difference, same_tokenizer
 from agent_runtime.decoding.executor import Block, RowCache, choose_executor
 from agent_runtime.decoding.grammar import GrammarTokenizer, compile_grammar
 from agent_runtime.decoding.lean import LeanExecutor
+from agent_runtime.decoding.quantised import quantise
 from agent_runtime.decoding.requests import RowRequest, Sampling
 from agent_runtime.decoding.sampling import Sampler
 from agent_runtime.decoding.verify import Verified, verify

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from agent_runtime.speculator.predictors import Guess, NoPredictor, WrongPredictor
 from agent_runtime.tools.values import MalformedCall, ToolCall
+from agent_runtime.traces.proportion import Proportion, wilson
 from agent_runtime.traces.trajectory import RecordedTool, Trajectory
 
 from agent_runtime.replay.combined import BOTH
 from agent_runtime.replay.forced import Answer, Forced
-from agent_runtime.replay.intervals import Proportion, wilson
 from agent_runtime.replay.replaying import Replay, replay
 from agent_runtime.replay.timing import Timing
 

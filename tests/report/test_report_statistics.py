@@ -10,9 +10,9 @@ import pytest
 from agent_runtime.tools.values import ToolCall
 from agent_runtime.traces import TraceStore, merge
 from agent_runtime.traces.events import Event
+from agent_runtime.traces.proportion import Proportion
 
 from agent_runtime.report import statistics as module
-from agent_runtime.report.intervals import Proportion
 from agent_runtime.report.statistics import statistics
 
 Build = Callable[..., list[Event]]

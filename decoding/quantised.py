@@ -1,7 +1,8 @@
-"""Weight-only int8 for draft models: one scale per output, bf16 activations, products by torch's own int8 kernel.
+"""Weight-only int8: one scale per output, bf16 activations, products by torch's own int8 kernel.
 
-A quantised draft says slightly other things than the model it came from; what is accepted changes, what is emitted
-never. Activations stay unquantised: a scale over a block would couple its rows.
+A quantised model says slightly other things than the one it came from. As a draft that changes what is accepted and
+never what is emitted; as the target it is the model that is decoded. Activations stay unquantised: a scale over a block
+would couple its rows.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..linear import Linear
+from .linear import Linear
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..lean import LeanExecutor
+    from .lean import LeanExecutor
 
 LARGE = 64
 """Rows from which unpacking the weights first is faster (prompts)."""
@@ -83,9 +84,7 @@ def quantise_lean(executor: LeanExecutor) -> None:
         for name in ("qkv", "output", "gate_up", "down"):
             setattr(layer, name, Int8Linear(getattr(layer, name)))
     executor.head = Int8Linear(executor.head)
-    # The list of all products would keep the old weights.
-    products = [[layer.qkv, layer.output, layer.gate_up, layer.down] for layer in executor.layers]
-    executor._products = [executor.head, *(product for of_layer in products for product in of_layer)]
+    executor.list_products()  # the old list would keep the old weights
 
 
 def quantise_modules(model: PreTrainedModel) -> None:

@@ -43,4 +43,5 @@ def wilson(count: int, of: int, *, z: float = Z_95) -> tuple[float, float] | Non
     share, square = count / of, z * z / of
     middle = share + square / 2
     spread = z * math.sqrt(share * (1 - share) / of + square / (4 * of))
-    return max(0.0, (middle - spread) / (1 + square)), min(1.0, (middle + spread) / (1 + square))
+    low, high = (middle - spread) / (1 + square), (middle + spread) / (1 + square)
+    return 0.0 if count == 0 else low, 1.0 if count == of else high  # exactly, whatever rounding does
