@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.to_thread
 
 from agent_runtime.engines.base import (
     CallClosed,
@@ -25,15 +24,14 @@ from agent_runtime.errors import ContextOverflow, EngineClosed, EngineFailed, Mo
 from agent_runtime.tools.values import ToolCall
 from agent_runtime.traces.messages import Message
 
-from .address import Endpoint
 from .faults import ServerRejected
-from .model_text import ProbeText, ServerText
-from .probing import json_lead_in, probe_request, read_answer
+from .prober import NO_ANSWER, Prober
 from .reading import Reading
 from .requests import chat_body, chat_messages, harmless_schema, marks_pattern
 from .retrying import may_pass
 from .served import Served
 from .shared import ServedModel
+from .turn import Turn
 
 if TYPE_CHECKING:
     from agent_runtime.decoding.requests import Sampling
@@ -42,22 +40,9 @@ LEAST_ROOM = 64
 """Tokens that the context must have left for a message (fewer where the message may be shorter)."""
 RESTARTS = 3
 """Times a message is begun again whose stream broke before anything of it was handed out."""
-_NO_ANSWER = ProbeResult(call=None, confidence=0.0, tokens=0, completed=False)
 _CONTEXT = re.compile(
     r"context (?:length|window|size)|max_model_len|too long|exceeds? .*(?:tokens|limit)", re.IGNORECASE
 )
-
-
-@dataclass(slots=True)
-class _Turn:
-    """The message that is generated now, as far as a probe needs it."""
-
-    messages: tuple[Message, ...]
-    begun: anyio.Event = field(default_factory=anyio.Event)
-    """The first chunk is here, so the server has read the prompt; or the turn is over."""
-    over: bool = False
-    endpoint: Endpoint | None = None
-    reading: Reading | None = None
 
 
 class ServerSession:
@@ -79,9 +64,8 @@ class ServerSession:
         self._functions = [harmless_schema(tool.as_function(), self._marks) for tool in tools]
         self._sampling = sampling or (model.text.sampling if model.text is not None else None)
         self._on_close = on_close
-        self._turn: _Turn | None = None
-        self._rendered: tuple[tuple[Message, ...], tuple[int, ...]] | None = None
-        self._server_texts: dict[Endpoint, ServerText] = {}
+        self._turn: Turn | None = None
+        self._prober = Prober(model, self._tools, functions=self._functions, marks=self._marks, count=self._add)
         self._scopes: set[anyio.CancelScope] = set()
         self._closed = False
         self._counts = SessionStatistics(
@@ -108,7 +92,7 @@ class ServerSession:
             EngineFailed: the server can't be reached, refuses, or the connection was lost in the middle of a message.
             UsageError: the server wants another API key, or doesn't know a sampling setting.
         """
-        turn = self._turn = _Turn(tuple(messages))  # before any waiting: a probe of this turn must find it
+        turn = self._turn = Turn(tuple(messages))  # before any waiting: a probe of this turn must find it
         self._add(turns=1)
         self._model.counts.requests += 1
         try:
@@ -119,7 +103,7 @@ class ServerSession:
             turn.begun.set()
 
     async def _events(
-        self, turn: _Turn, sampling: Sampling | None, max_tokens: int
+        self, turn: Turn, sampling: Sampling | None, max_tokens: int
     ) -> AsyncGenerator[EngineEvent, None]:
         """Stream one message; begin again where it broke before anything but the prompt was told of it."""
         prompt_told = handed_out = False
@@ -148,7 +132,7 @@ class ServerSession:
                     turn.reading = None
 
     async def _begin(
-        self, opened: AsyncExitStack, turn: _Turn, sampling: Sampling | None, max_tokens: int
+        self, opened: AsyncExitStack, turn: Turn, sampling: Sampling | None, max_tokens: int
     ) -> tuple[Reading, AsyncIterator[dict[str, Any]]]:
         """Send the request, again where that may help, until its stream is open."""
         model = self._model
@@ -204,7 +188,7 @@ class ServerSession:
                 raise
 
     async def _read(
-        self, turn: _Turn, reading: Reading, chunks: AsyncIterator[dict[str, Any]]
+        self, turn: Turn, reading: Reading, chunks: AsyncIterator[dict[str, Any]]
     ) -> AsyncGenerator[EngineEvent, None]:
         """Read a stream to its end, and measure it."""
         assert turn.endpoint is not None
@@ -277,158 +261,13 @@ class ServerSession:
             if turn is not None:
                 await turn.begun.wait()
                 if turn.over:
-                    return _NO_ANSWER
+                    return NO_ANSWER
             place = turn.endpoint if turn is not None else None
             served = await self._model.served(place or self._model.router.place(self._conversation))
-            text = self._probe_text(served)
-            if text is None or not self._model.pacing(served.endpoint).may_probe():
-                return _NO_ANSWER
-            prefix = await self._prefix(served, turn, tuple(messages))
-            if prefix is None:
-                return _NO_ANSWER
-            written, said = await self._written(turn, position, text)
-            prompt = prefix + written + await text.suffix(said)
-            return await self._answer(served, prompt, text, max_tokens)
+            return await self._prober.ask(served, turn, tuple(messages), position=position, max_tokens=max_tokens)
 
     def suggest(self, messages: Sequence[Message], call: ToolCall) -> None:
         """Do nothing: a server takes no drafts from outside; it has its own, as its configuration says."""
-
-    async def _answer(self, served: Served, prompt: tuple[int, ...], text: ProbeText, max_tokens: int) -> ProbeResult:
-        """Send a probe and read what it says."""
-        model, counts = self._model, self._model.counts
-        if served.context_tokens is not None:
-            max_tokens = min(max_tokens, served.context_tokens - len(prompt))
-        if max_tokens < 1:
-            return _NO_ANSWER
-        counts.requests += 1
-        counts.probes += 1
-        pacing = model.pacing(served.endpoint)
-        pacing.probe_began()
-        try:
-            while True:
-                request = probe_request(
-                    served,
-                    model=model.name,
-                    prompt=prompt,
-                    tools=self._tools,
-                    text=text,
-                    guided=model.settings.guided,
-                    max_tokens=max_tokens,
-                )
-                if lead_in := json_lead_in(request, text):
-                    request.body["prompt"] += await text.ids_of(lead_in)
-                try:
-                    answer = await model.client.post(served.endpoint, "completions", request.body)
-                    break
-                except ServerRejected as error:
-                    if not self._learned(served, error, request.body, request.guided):
-                        raise
-        finally:
-            pacing.probe_ended()
-        result = read_answer(request, answer, text)
-        self._count_probe(answer, result, len(prompt))
-        return result
-
-    def _learned(self, served: Served, error: ServerRejected, body: dict[str, Any], guided: str) -> bool:
-        """Note what a refused probe says of the server; tell whether another form of it may do."""
-        if served.learn(error, dict(body)):
-            return True
-        if error.status in (400, 422, 500, 501) and guided in ("grammar", "json") and guided not in served.refused:
-            served.refused.add(guided)
-            return True
-        if error.status in (400, 404, 405, 422, 501):
-            served.refused.add("probe")
-            self._model.no_guesses(served.endpoint, f"it refuses the request ({error.reason})")
-        return False
-
-    def _count_probe(self, answer: Any, result: ProbeResult, prompt_tokens: int) -> None:
-        usage = answer.get("usage") if isinstance(answer, dict) else None
-        details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
-        cached = details.get("cached_tokens") if isinstance(details, dict) else None
-        cached = min(cached, prompt_tokens) if isinstance(cached, int) else 0
-        counts = self._model.counts
-        counts.probe_prompt_tokens += prompt_tokens
-        counts.probe_cached_tokens += cached
-        self._add(
-            probes=1,
-            probe_tokens=result.tokens,
-            prompt_tokens=prompt_tokens,
-            reused_tokens=cached,
-            prefilled_tokens=prompt_tokens - cached,
-        )
-
-    def _probe_text(self, served: Served) -> ProbeText | None:
-        """Return the language in which a server is probed; None, with a reason, where it can't be."""
-        model, reason = self._model, None
-        if "probe" in served.refused:
-            return None
-        if not served.takes_ids or not served.tells_logprobs:
-            reason = "it takes no token ids as a prompt or gives no log-probabilities"
-        elif model.text is None and not served.tokenizes:
-            reason = (
-                "its model's tokenizer is not here, and it has none to ask: name it with ?tokenizer=FOLDER_OR_HUB_ID"
-            )
-        if reason is not None:
-            model.no_guesses(served.endpoint, reason)
-            return None
-        if model.text is not None:
-            return model.text
-        if served.endpoint not in self._server_texts:
-
-            async def tokenize(text: str) -> tuple[int, ...]:
-                return await self._tokenized(served, {"prompt": text, "add_special_tokens": False})
-
-            self._server_texts[served.endpoint] = ServerText(tokenize)
-        return self._server_texts[served.endpoint]
-
-    async def _prefix(
-        self, served: Served, turn: _Turn | None, messages: tuple[Message, ...]
-    ) -> tuple[int, ...] | None:
-        """Return the ids of the agent's prompt: those that its stream told, else rendered here, else by the server.
-
-        What is rendered here is compared with what the server says, and the server's ids are taken where they differ:
-        another prefix would be read anew instead of served from the cache.
-        """
-        told = turn.reading.prompt_ids if turn is not None and turn.reading is not None else None
-        here = await self._render(messages)
-        if told is None and served.tokenizes:
-            body = {"messages": chat_messages(messages, self._marks), "tools": self._functions or None}
-            try:
-                told = await self._tokenized(served, {**body, "add_generation_prompt": True})
-            except ServerRejected:
-                served.refused.add("tokenize")
-        if told is not None and here is not None:
-            self._model.counts.prefixes_compared += 1
-            self._model.counts.prefixes_identical += told == here
-        return told or here
-
-    async def _written(self, turn: _Turn | None, position: int, text: ProbeText) -> tuple[tuple[int, ...], str]:
-        """Return the first `position` tokens of the message that is being written, and their text."""
-        reading = turn.reading if turn is not None else None
-        if reading is None or position < 1:
-            return (), ""
-        if reading.ids is not None:
-            ids = tuple(reading.ids[:position])
-            local = self._model.text
-            return ids, local.decode(ids) if local is not None else reading.written
-        return await text.ids_of(reading.written), reading.written
-
-    async def _tokenized(self, served: Served, body: dict[str, Any]) -> tuple[int, ...]:
-        answer = await self._model.client.post(
-            served.endpoint, f"{served.endpoint.root}/tokenize", {"model": self._model.name, **body}
-        )
-        ids = answer.get("tokens") if isinstance(answer, dict) else None
-        return tuple(ids) if isinstance(ids, list) else ()
-
-    async def _render(self, messages: tuple[Message, ...]) -> tuple[int, ...] | None:
-        """Return the conversation's ids by the model's own template, rendered once a turn; None without a tokenizer."""
-        text = self._model.text
-        if text is None:
-            return None
-        if self._rendered is None or self._rendered[0] != messages:
-            functions = [tool.as_function() for tool in self._tools]
-            self._rendered = messages, await anyio.to_thread.run_sync(text.render, messages, functions)
-        return self._rendered[1]
 
     # --- context ----------------------------------------------------------------------------------------------
 
@@ -441,7 +280,7 @@ class ServerSession:
         context = served.context_tokens
         if context is None:
             return max_tokens
-        prompt = await self._render(messages)
+        prompt = await self._prober.render(messages)
         if prompt is None:
             return min(max_tokens, context)
         room = context - len(prompt)
