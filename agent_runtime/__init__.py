@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from agent_runtime.speculator.predictors import Guess, NoPredictor, Predictor, ScriptedPredictor
     from agent_runtime.speculator.settings import Speculation
     from agent_runtime.tools import GuessLimits, Tool, ToolContext, ToolFailure, ToolsError, tool
+    from agent_runtime.tools.mcp import MCPTools
     from agent_runtime.tools.values import (
         CallDemanded,
         CallFinished,
@@ -91,6 +92,7 @@ _HOMES = {
     "LimitExceeded": "agent_runtime.errors",
     "Limits": "agent_runtime.limits",
     "LocalEngine": "agent_runtime.engines.local",
+    "MCPTools": "agent_runtime.tools.mcp",
     "MalformedCall": "agent_runtime.tools.values",
     "Message": "agent_runtime.traces.messages",
     "MissingExtra": "agent_runtime.errors",
@@ -160,6 +162,7 @@ __all__ = [
     "LimitExceeded",
     "Limits",
     "LocalEngine",
+    "MCPTools",
     "MalformedCall",
     "Message",
     "MissingExtra",
