@@ -125,7 +125,7 @@ class GraphExecutor(LeanExecutor):
         )
         self._all_layers = tuple(range(len(self.layers)))
         if self._captures:
-            self._stream = torch.cuda.Stream(self.device)
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             self._memory = torch.cuda.graph_pool_handle()
             self._try_out(fixed=attention is not None)
 
@@ -236,15 +236,16 @@ class GraphExecutor(LeanExecutor):
     def _capture(self, graph: _Graph) -> Callable[[], object]:
         current = torch.cuda.current_stream(self.device)
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            self._compute(
-                graph
-            )  # libraries start up, pieces compile; writing the same keys and values twice does no harm
-        current.wait_stream(self._stream)
         captured = torch.cuda.CUDAGraph()
-        # Other threads may use the device meanwhile: another worker, or the user's own.
-        with torch.cuda.graph(captured, self._memory, self._stream, capture_error_mode="thread_local"):
-            self._compute(graph)
+        try:
+            with torch.cuda.stream(self._stream):
+                self._compute(graph)  # libraries start, pieces compile; writing keys and values twice does no harm
+            current.wait_stream(self._stream)
+            # Other threads may use the device meanwhile: another worker, or the user's own.
+            with torch.cuda.graph(captured, self._memory, self._stream, capture_error_mode="thread_local"):
+                self._compute(graph)
+        finally:
+            torch.cuda.set_stream(current)  # a capture that failed doesn't leave its stream
         return captured.replay
 
     def _start_over(self) -> None:
@@ -283,8 +284,8 @@ class GraphExecutor(LeanExecutor):
             q = states[:, :heads].view(batch, q_len, kv_heads, group, size).permute(0, 2, 3, 1, 4)
             q = q.reshape(batch, kv_heads, group * q_len, size)
             attended = attend(q, lanes[index, 0], lanes[index, 1], mask, self.scale)
-            attended = attended.unflatten(2, (group, q_len)).permute(0, 3, 1, 2, 4).reshape(-1, heads * size)
-            x = layer.output.add_to(x, attended)
+            attended = attended.view(batch, kv_heads, group, q_len, size).permute(0, 3, 1, 2, 4)
+            x = layer.output.add_to(x, attended.reshape(-1, heads * size))
             x = layer.down.add_to(x, pieces.gate(layer.gate_up(pieces.norm(x, layer.mlp_norm))))
         x = pieces.norm(x, self.final_norm)
         if FINAL in key.taps:
@@ -323,7 +324,8 @@ class GraphExecutor(LeanExecutor):
         Two rows, one of them with a tree, together and alone, behind a context of several chunks.
         """
         ids = [(7 * index + 3) % self.vocab_size for index in range(self.pool.first_capacity // 2)]
-        ours, lean = [], []
+        ours: list[Tensor] = []
+        lean: list[Tensor] = []
         caches = [self.new_cache(len(ids) + 32) for _ in range(4)]
         for cache, length in zip(caches, (len(ids), len(ids) // 3) * 2, strict=True):
             super().run([Block(cache, ids[:length], length)], self._all_layers, ())
@@ -331,6 +333,7 @@ class GraphExecutor(LeanExecutor):
             ((0, 1, ()), (1, 1, ())),
             ((0, 4, (-1, 0, -1)), (1, 2, ())),
             ((1, 7, ()),),
+            ((1, 1, ()),),  # compiled pieces have a variant of their own for single tokens
         )
         for step in steps:
             for found, run, offset in ((ours, self.run, 0), (lean, super().run, 2)):

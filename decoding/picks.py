@@ -24,7 +24,7 @@ class Picks:
         self._read: tuple[list[int], list[float]] | None = None
         self._arrived: torch.cuda.Event | None = None
         if picks.device.type == "cuda":
-            self._arrived = torch.cuda.Event()
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrived.record(torch.cuda.current_stream(picks.device))
 
     def read(self) -> tuple[list[int], list[float]]:
