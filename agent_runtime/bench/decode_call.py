@@ -70,13 +70,9 @@ class CallCost:
 
 
 def call_cost(decoded: Decoded, span: tuple[int, int]) -> CallCost:
-    """Count the passes that gave any of the tokens from `span[0]` to before `span[1]`.
-
-    What the pass that read the prompt gave is left out, the pass and its tokens.
-    """
-    forwards = tokens = 0
-    end = decoded.steps[0] if decoded.steps else 0
-    for size in decoded.steps[1:]:
+    """Count the passes that gave any of the tokens from `span[0]` to before `span[1]`."""
+    forwards = tokens = end = 0
+    for size in decoded.steps:
         start, end = end, end + size
         inside = min(end, span[1]) - max(start, span[0])
         if inside > 0:

@@ -13,7 +13,7 @@ from agent_runtime.decoding.requests import RowRequest
 from agent_runtime.errors import EngineFailed
 
 from .decode_call import Guess, call_cost, call_span, first_call, guess
-from .decode_modes import BASELINES, CALL, NONE, Decoded, Mode, decode, modes
+from .decode_modes import BASELINES, CALL, NONE, Decoded, Mode, decode, modes, read
 from .decode_prompts import Conversation
 from .decode_report import Measured
 
@@ -84,6 +84,7 @@ class Measuring:
                         break
                 else:
                     request = self._request(mode, prompt, guessed, grammar, conversation, owner, warm=index < 0)
+                    await read(model.worker, request)
                     one = await decode(model.worker, mode.name, request)
                 decoded[one.mode] = one
             model.worker.forget(owner)

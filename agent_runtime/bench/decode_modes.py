@@ -50,8 +50,8 @@ OURS = (NONE, *_ORDER, "suffix_shared", COMBINED, "combined_shared")
 class Decoded:
     """One prompt decoded in one mode.
 
-    `seconds` and `forwards` (of the target) count from the end of the pass that read the prompt, which also gave the
-    first token or tokens.
+    `seconds` and `forwards` (of the target) are those that gave its tokens, the first included, behind a prompt of
+    which all but the last token had been read.
     """
 
     mode: str
@@ -59,15 +59,21 @@ class Decoded:
     seconds: float
     forwards: int
     steps: tuple[int, ...] = ()
-    """Tokens that each pass gave, the one that read the prompt first; known for the model worker only."""
+    """Tokens that each pass gave; known for the model worker only."""
     drafting: tuple[DraftCounts, ...] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of `draft`, of `forward` passes and of those of them that `verify`, and of the `host` between them."""
+    """Seconds of the `first` step, and after it of `forward` passes, of those of them that `verify`, and of the `host`
+    between them; of `draft` in all."""
 
     @property
     def rate(self) -> float | None:
-        """Tokens per second; None where the first pass gave all."""
-        return len(self.ids) / self.seconds if self.seconds > 0 and len(self.ids) > 1 else None
+        """Tokens per second; None where that can't be told."""
+        return len(self.ids) / self.seconds if self.ids and self.seconds > 0 else None
+
+
+async def read(worker: ModelWorker, request: RowRequest) -> None:
+    """Read a request's prompt, so that decoding finds it in its conversation's cache."""
+    await decode(worker, "", RowRequest(prompt=request.prompt, max_new_tokens=0, owner=request.owner))
 
 
 async def decode(worker: ModelWorker, mode: str, request: RowRequest) -> Decoded:
@@ -92,11 +98,12 @@ async def decode(worker: ModelWorker, mode: str, request: RowRequest) -> Decoded
     return Decoded(
         mode=mode,
         ids=row.tokens_so_far,
-        seconds=finished.decode_s,
-        forwards=finished.forwards,
+        seconds=finished.prefill_s + finished.decode_s,
+        forwards=finished.forwards + 1,  # the worker counts from the prompt's end, whose pass gives the first token
         steps=tuple(steps),
         drafting=finished.drafting,
         parts={
+            "first": finished.prefill_s,
             "draft": drafting_s,
             "forward": finished.forward_s,
             "verify": finished.verify_s,

@@ -44,8 +44,8 @@ class Measured:
 class DecodeReport:
     """Figures by mode. A mode that isn't there has None everywhere, and `absent` says why.
 
-    The first five fields, and `lossless`, are those that `agent bench decode --json` promises. Counts start after the
-    pass that read the prompt, for all modes.
+    The first five fields, and `lossless`, are those that `agent bench decode --json` promises. The prompt but for its
+    last token is taken to have been read, in all modes.
     """
 
     tokens_per_s: dict[str, float | None]
@@ -175,8 +175,8 @@ def _forwards_per_token(found: Sequence[Decoded]) -> float | None:
 
 
 def _accepted_length(mode: str, found: Sequence[Decoded], counts: DraftCounts) -> float | None:
-    if mode in BASELINES:  # their first pass verifies a draft too
-        passes = sum(decoded.forwards + 1 for decoded in found)
+    if mode in BASELINES:
+        passes = sum(decoded.forwards for decoded in found)
         return sum(len(decoded.ids) for decoded in found) / passes if passes else None
     return counts.mean_accepted_length if mode != NONE or not found else 1.0
 
