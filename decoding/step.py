@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -12,11 +13,12 @@ from torch import Tensor
 from .cache import PrefixStore
 from .drafter import Drafted, Drafter
 from .executor import FINAL, Block, Executor
+from .picks import Picks
 from .row_state import RowState
 from .sampling import Masks, score
 from .scheduler import Planned
 from .statistics import Counts
-from .verify import Verified, verify_rows
+from .verify import Picked, Verified, verify_rows
 
 PAD = 0
 """What fills a block up to its fixed length; never looked at."""
@@ -46,6 +48,8 @@ class _Part:
     """[wanted, vocab]"""
     hidden: Tensor | None = None
     """[wanted, width]"""
+    picks: tuple[Picks, int] | None = None
+    """The forward's greedy choices, and where the row's begin."""
     error: Exception | None = None
 
     @property
@@ -187,6 +191,10 @@ class Stepper:
                 self._forward([part], [block])
             return
         sizes = [block.wanted for block in blocks]
+        picks: Picks | None = getattr(self._executor, "picks", None)
+        if picks is not None:
+            for part, start in zip(parts, accumulate(sizes, initial=0), strict=False):
+                part.picks = (picks, start)
         for part, of_row in zip(parts, [logits] if len(parts) == 1 else torch.split(logits, sizes), strict=True):
             part.logits = of_row
         if tapped:
@@ -258,6 +266,7 @@ class Stepper:
                 [part.drafted.proposal if part.drafted is not None else None for part, _, _ in ready],
                 [part.row.sampler for part, _, _ in ready],
                 [masks for _, _, masks in ready],
+                [self._picked(part) for part, _, _ in ready],
             )
         except Exception as error:
             if len(ready) == 1:
@@ -279,6 +288,16 @@ class Stepper:
             if masks[0] is not None and not bool(masks[0].any()):
                 raise part.row.mask_is_empty()
         return part.logits[first : first + 1 + drafted], masks
+
+    def _picked(self, part: _Part) -> Picked | None:
+        """Return the greedy choices at the positions that `_positions` names, where the forward made them."""
+        if part.picks is None or part.logits is None:
+            return None
+        picks, start = part.picks
+        drafted = len(part.drafted.tokens) if part.drafted is not None else 0
+        first = start + part.logits.shape[0] - 1 - part.extra
+        ids, logprobs = picks.read()
+        return ids[first : first + 1 + drafted], logprobs[first : first + 1 + drafted]
 
     def _accept(self, part: _Part, verified: Verified) -> None:
         row, proposal = part.row, part.drafted.proposal if part.drafted is not None else None

@@ -26,6 +26,9 @@ from .drafts.base import ROOT, Proposal
 from .errors import DecodingError
 from .sampling import Masks, Sampler, depths, draw, score
 
+Picked = tuple[list[int], list[float]]
+"""The highest logit's id and its log-probability at every position of a row [1 + n], on the host."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verified:
@@ -61,12 +64,29 @@ def verify_rows(
     proposals: Sequence[Proposal | None],
     samplers: Sequence[Sampler],
     masks: Sequence[Masks | None],
+    picked: Sequence[Picked | None] = (),
 ) -> list[Verified]:
     """Verify several rows' proposals, with one copy from the device; see `verify` for each row's arguments.
+
+    Rows whose greedy choices the forward has `picked` already need none.
 
     Raises:
         DecodingError: some row's shapes don't belong together. Rows are independent: leave that one out.
     """
+    known = {
+        row: picks
+        for row, picks in enumerate(picked)
+        if picks is not None and masks[row] is None and samplers[row].is_plain_greedy
+    }
+    if known:
+        rest = [row for row in range(len(logits)) if row not in known]
+        for row in known:
+            _check(*logits[row].shape, proposals[row], None)
+        verified = {row: _walk(proposals[row], *picks) for row, picks in known.items()}
+        if rest:
+            others = verify_rows(*([column[row] for row in rest] for column in (logits, proposals, samplers, masks)))
+            verified |= dict(zip(rest, others, strict=True))
+        return [verified[row] for row in range(len(logits))]
     stacked = logits[0] if len(logits) == 1 else torch.cat(list(logits))  # [positions of all rows, vocab]
     # Exact for plain greedy rows, and shared by them; the others' choices overwrite theirs.
     ids = stacked.argmax(-1)

@@ -93,6 +93,7 @@ class Database:
                 self._engine = sa.create_engine(
                     url, pool_pre_ping=True, json_serializer=_as_json, connect_args=_patience(url)
                 )
+                sa.event.listen(self._engine, "handle_error", _give_up_on_a_failed_ping)
             except (ImportError, sa.exc.ArgumentError) as error:
                 hint = "pip install 'agent-runtime[postgres]'" if "psycopg" in str(error) else "install its driver"
                 raise DatabaseUnavailable(
@@ -218,6 +219,12 @@ def _patience(url: sa.URL) -> dict[str, Any]:
 
 def _as_json(value: Any) -> str:
     return value if isinstance(value, JsonText) else compact_json(value)
+
+
+def _give_up_on_a_failed_ping(context: sa.engine.ExceptionContext) -> None:
+    """Make a new connection whatever is wrong with an idle one: psycopg reports some lost ones as misused."""
+    if context.is_pre_ping:
+        context.is_disconnect = True
 
 
 def _configure_sqlite(connection: sqlite3.Connection, record: object) -> None:

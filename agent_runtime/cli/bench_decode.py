@@ -11,7 +11,6 @@ import typer
 from agent_runtime.errors import UsageError
 
 from . import parameters
-from .batch import read_tasks
 from .output import note, print_json, stderr_console, stdout_console
 
 if TYPE_CHECKING:
@@ -96,6 +95,8 @@ def _found(text: str) -> str | Target:
 
 def _tasks(text: str) -> int | list[str]:
     if not text.isdigit():
+        from .batch import read_tasks
+
         return read_tasks(Path(text))
     if int(text) < 1:
         raise UsageError(f"--tasks {text}: give a number of at least 1, or a file of tasks")

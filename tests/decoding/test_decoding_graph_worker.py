@@ -12,6 +12,7 @@ from agent_runtime.decoding.drafts.lookup import LookupDraft
 from agent_runtime.decoding.drafts.model import ModelDraft
 from agent_runtime.decoding.graphs import GraphExecutor
 from agent_runtime.decoding.requests import RowRequest, Sampling
+from agent_runtime.decoding.sampling import score
 from agent_runtime.decoding.worker import ModelWorker
 
 from .conftest import CONFIGS, VOCAB, Gate, build, collect, plain_greedy
@@ -142,3 +143,45 @@ async def test_an_error_in_a_shared_forward_leaves_the_other_rows_whole(qwen3: A
     assert isinstance(results["bad"], Exception) and broken
     for owner in ("good", "fine"):
         assert results[owner] == plain_greedy(qwen3, prompts[owner], 4)
+
+
+async def test_greedy_rows_take_the_choices_that_the_forward_made(qwen3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One copy from the device serves a step; logits are looked at only where a row's choice is another."""
+    prompts = [prompt_of(seed) for seed in range(3)]
+    texts = [prompt + plain_greedy(qwen3, prompt, 30) for prompt in prompts]
+    scored: list[int] = []
+
+    def counted(logits: Any, ids: Any) -> Any:
+        scored.append(len(ids))
+        return score(logits, ids)
+
+    monkeypatch.setattr("agent_runtime.decoding.verify.score", counted)
+    runs: dict[int, Any] = {}
+    with ModelWorker(qwen3, executor="graph", drafts=[Oracle(*texts, wrong=0.3, tree=True)], draft_tokens=6) as worker:
+
+        async def one(index: int, sampling: Sampling) -> None:
+            asked = RowRequest(
+                prompt=tuple(prompts[index]),
+                max_new_tokens=30,
+                owner=str(index),
+                sampling=sampling,
+                background=index > 0,
+            )
+            runs[index] = await collect(worker, asked)
+
+        await one(0, Sampling())
+        # Beyond the prompt's own forward, which has no shape, nothing was scored.
+        assert len(scored) <= 1
+        async with anyio.create_task_group() as group:
+            group.start_soon(one, 1, Sampling())
+            group.start_soon(one, 2, Sampling(temperature=1.0, seed=1))
+        assert len(scored) > 2
+    for index in (0, 1):
+        assert runs[index].ids == texts[index][40:]
+    lean = await _plain(qwen3, prompts[0])
+    assert runs[0].logprobs == pytest.approx(lean.logprobs, abs=1e-4)
+
+
+async def _plain(model: Any, prompt: list[int]) -> Any:
+    with ModelWorker(model, executor="lean") as worker:
+        return await collect(worker, RowRequest(prompt=tuple(prompt), max_new_tokens=30))

@@ -31,5 +31,18 @@ def test_help_needs_neither_torch_nor_the_rooms() -> None:
 
 def test_every_daily_command_has_a_help_text() -> None:
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for target in ("demo", "test", "lint", "types", "imports", "bench", "docs", "pocket", "dev", "clean"):
+    for target in (
+        "demo",
+        "test",
+        "test-vllm",
+        "lint",
+        "types",
+        "imports",
+        "bench",
+        "docs",
+        "pocket",
+        "pocket-drafts",
+        "dev",
+        "clean",
+    ):
         assert f"  make {target} " in listed
