@@ -1,162 +1,301 @@
-"""The counter predictor: guesses the next call from counts over recorded and past turns, without a model."""
+"""The counter predictor: guesses the next call from counts over recorded and past turns, without a model.
+
+    chance of a call = P(the turn calls a tool) * P(this tool | it calls one) * P(these arguments | this tool)
+
+See `counter_tools`, `counter_arguments` and `counter_records` for the factors, and `counter_conversation` for what a
+conversation shows. All of it is learned in one pass and goes on learning online.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+import json
+import math
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from agent_runtime.tools.values import ToolCall
 from agent_runtime.traces.messages import AssistantMessage, Message
 from agent_runtime.traces.trajectory import Trajectory
 
-from .counter_arguments import ArgumentSources
+from .counter_arguments import Arguments
 from .counter_calibration import Calibrator, Reliability, ReliabilityTable
-from .counter_conversation import Conversation
-from .counter_tools import NO_CALL, Context, ToolCounts
-from .counter_values import key_of
+from .counter_conversation import IN_AGENT, IN_USER, Aliases, Conversation
+from .counter_json import Key, key_of
+from .counter_records import Records
+from .counter_tools import Evidence, Readiness, Tools, evidence_of
+from .errors import SpeculatorError
 from .predictors import Guess
 
+FORMAT = 1
+"""Of saved files."""
 MOST_CONVERSATIONS = 256
 """Conversations whose state is kept; the one asked about longest ago goes first."""
-MOST_TOOLS = 4
+MOST_TOOLS = 6
 """Tools whose arguments are looked for in one guess."""
+UNKNOWN = 1e-3
+"""Chance of an argument for which there is no candidate."""
+NAME_CREDIT = 0.2
+"""What the right tool with wrong arguments is worth beside the right call: it still drafts the call's first tokens."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Scored:
+class _Filled:
+    """A tool with its likeliest arguments."""
+
+    arguments: dict[str, Key]
+    chance: float
+    """That all of them are right, if the tool is called."""
+    ready: Readiness
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimate:
+    """What is known at a turn's start."""
+
+    evidence: Evidence
+    shares: Mapping[str, float]
+    filled: Mapping[str, _Filled]
     tool: str
-    arguments: dict[str, Any]
-    of_calls: float
-    """Raw chance that a turn with a call makes this one."""
+    """Of the best call."""
     of_turns: float
-    """Raw chance that the turn makes this call."""
+    """Raw chance that the turn makes it."""
+    any_call: float
+    """Chance that the turn makes any."""
+
+    def call(self) -> ToolCall:
+        """Return the best call."""
+        arguments = self.filled[self.tool].arguments
+        return ToolCall(self.tool, {name: json.loads(key) for name, key in arguments.items()})
+
+
+class CounterInvalid(SpeculatorError, ValueError):
+    """Raised when a setting or a saved file of the counter predictor can't be used; the message says which and why."""
+
+    exit_code = 2
 
 
 class CounterPredictor:
     """Guesses the next call from counts: which tool follows which steps, and where its arguments come from.
 
-    Learns in one pass over recorded trajectories (`learn`) and from each turn as it happens (`observe`).
-
     Args:
-        threshold: Below this confidence it abstains (`Guess.call` is None). 0 always names a call once it knows one.
-            A miss costs a wasted execution, so the default asks for an even chance; abstaining never raises Hit@1.
+        threshold: Below this confidence it abstains (`Guess.call` is None). At the default a guess that is started is
+            more likely right than wrong. Abstaining never raises Hit@1: measure that with 0, which always names a call.
+        online: Learn from a turn as soon as a conversation goes on past it, without `observe`.
+
+    Raises:
+        CounterInvalid: the threshold is no probability.
     """
 
     source = "counter"
 
-    def __init__(self, *, threshold: float = 0.5) -> None:
+    def __init__(self, *, threshold: float = 0.5, online: bool = False) -> None:
         if not 0.0 <= threshold <= 1.0:
-            raise ValueError(f"CounterPredictor(threshold={threshold}): give a number from 0 to 1")
+            raise CounterInvalid(f"CounterPredictor(threshold={threshold}): give a number from 0 to 1")
         self.threshold = threshold
-        self._tools = ToolCounts()
-        self._arguments: defaultdict[str, dict[str, ArgumentSources]] = defaultdict(dict)
-        self._optional: defaultdict[str, dict[tuple[str, ...], int]] = defaultdict(dict)
+        self.online = online
+        self._tools = Tools()
+        self._arguments = Arguments()
+        self._records = Records()
+        self._forms: defaultdict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
+        """Per tool the sets of arguments it was called with."""
+        self._aliases: Aliases = {}
         self._calibrator = Calibrator()
         self._table = ReliabilityTable()
         self._conversations: OrderedDict[int, Conversation] = OrderedDict()
-        self._numbers = 0
+        self._opened = 0
+
+    # --- guessing ---------------------------------------------------------------------------------------------
 
     async def predict(self, messages: Sequence[Message], *, position: int) -> Guess:
-        """Guess the first call of the turn that `messages` lead to; the position changes nothing."""
+        """Guess the first call of the turn that `messages` lead to; thinking so far changes nothing."""
         return self.guess(messages)
 
     def guess(self, messages: Sequence[Message]) -> Guess:
         """Guess the first call of the turn that `messages` lead to.
 
-        `confidence` is the chance that the turn makes exactly this call. Messages that continue a conversation asked
-        about before cost only what is new in them.
+        `confidence` is the chance that the turn makes exactly this call, turns without a call counted as misses; where
+        `call` is None, the chance that it makes none. A conversation that was asked about before costs only what is new
+        in it.
         """
-        return self._answer(self._best(self._conversation(messages)))
+        estimate = self._estimate(self._conversation(messages))
+        if estimate is None:
+            return Guess(call=None, confidence=0.0)
+        confidence = self._calibrator.probability(estimate.of_turns)
+        if confidence < self.threshold:
+            return Guess(call=None, confidence=1.0 - estimate.any_call)
+        return Guess(call=estimate.call(), confidence=confidence)
 
-    def observe(self, messages: Sequence[Message], message: AssistantMessage) -> None:
-        """Learn from a turn: `messages` led to `message`."""
-        self._learn_turn(self._conversation(messages), message)
+    # --- learning ---------------------------------------------------------------------------------------------
 
     def learn(self, trajectory: Trajectory) -> None:
-        """Learn from a recorded run, in one pass."""
-        conversation = Conversation()
+        """Learn from a recorded run, in one pass. Its `group` tells what is particular to one task."""
+        conversation = Conversation(
+            aliases=self._aliases, group=f"{trajectory.format} {trajectory.group or trajectory.id}"
+        )
         for turn in trajectory.turns:
             conversation.extend(turn.before)
             self._learn_turn(conversation, turn.message)
             conversation.extend([turn.message, *turn.tool_messages()])
 
+    def observe(self, messages: Sequence[Message], message: AssistantMessage) -> None:
+        """Learn from a turn: `messages` led to `message`. Not needed with `online`."""
+        conversation = self._conversation(messages)
+        self._learn_turn(conversation, message)
+        if self.online:
+            conversation.extend([message])
+
     def reliability(self) -> Reliability:
         """Return how far its confidences could be believed: each guess was made before its turn was learned from."""
         return self._table.reliability()
 
+    # --- keeping ----------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all that was learned as plain JSON."""
+        return {
+            "format": FORMAT,
+            "tools": self._tools.to_json(),
+            "arguments": self._arguments.to_json(),
+            "records": self._records.to_json(),
+            "forms": [[tool, form, count] for tool, forms in self._forms.items() for form, count in forms.items()],
+            "aliases": self._aliases,
+            "calibrator": self._calibrator.to_json(),
+            "reliability": self._table.to_json(),
+        }
+
+    def save(self, path: Path) -> None:
+        """Write all that was learned to a JSON file. It holds words and values of what it learned from."""
+        path.write_text(json.dumps(self.to_json(), ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path, *, threshold: float = 0.5, online: bool = False) -> CounterPredictor:
+        """Return a predictor that knows what `save` wrote.
+
+        Raises:
+            CounterInvalid: the file holds something else.
+        """
+        predictor = cls(threshold=threshold, online=online)
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            if data["format"] != FORMAT:
+                raise CounterInvalid(f"{path} was saved by another version: learn from the recordings again")
+            predictor._load(data)
+        except CounterInvalid:
+            raise
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+            raise CounterInvalid(
+                f"{path} is no saved counter predictor ({error!r}): give a file that `save` wrote"
+            ) from None
+        return predictor
+
+    def _load(self, data: Any) -> None:
+        self._tools.load(data["tools"])
+        self._arguments.load(data["arguments"])
+        self._records.load(data["records"])
+        for tool, form, count in data["forms"]:
+            self._forms[tool][tuple(form)] = count
+        self._aliases.update({name: Counter(codes) for name, codes in data["aliases"].items()})
+        self._calibrator.load(data["calibrator"])
+        self._table.load(data["reliability"])
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
     def _conversation(self, messages: Sequence[Message]) -> Conversation:
         for number, known in reversed(self._conversations.items()):
-            if known.matches(messages):
+            if known.starts(messages):
                 self._conversations.move_to_end(number)
-                known.extend(messages[len(known.messages) :])
-                return known
-        conversation = Conversation()
-        conversation.extend(messages)
-        self._conversations[self._numbers] = conversation
-        self._numbers += 1
-        if len(self._conversations) > MOST_CONVERSATIONS:
-            self._conversations.popitem(last=False)
-        return conversation
+                break
+        else:
+            known = Conversation(aliases=self._aliases, group=f"conversation {self._opened}")
+            self._conversations[self._opened] = known
+            self._opened += 1
+            if len(self._conversations) > MOST_CONVERSATIONS:
+                self._conversations.popitem(last=False)
+        for message in messages[len(known.messages) :]:
+            if self.online and isinstance(message, AssistantMessage) and known.messages:
+                self._learn_turn(known, message)
+            known.extend([message])
+        return known
 
-    def _contexts(self, conversation: Conversation) -> list[Context]:
-        steps = conversation.steps
-        last = steps[-1] if steps else "start"
-        before = steps[-2] if len(steps) > 1 else "start"
-        return [(before, last, conversation.result), (before, last), (last,), ()]
-
-    def _best(self, conversation: Conversation) -> _Scored | None:
-        shares = self._tools.probabilities(self._contexts(conversation))
-        any_call = 1.0 - shares.pop(NO_CALL, 0.0)
+    def _estimate(self, conversation: Conversation, called: str | None = None) -> _Estimate | None:
+        """Return what a turn's start tells; `called` is looked at even where it seems unlikely."""
+        shares = self._tools.shares(conversation)
         if not shares:
             return None
-        best: _Scored | None = None
-        for tool in sorted(shares, key=lambda name: (-shares[name], name))[:MOST_TOOLS]:
-            arguments, chance = self._fill(conversation, tool)
-            of_turns = shares[tool] * chance
-            if best is None or of_turns > best.of_turns:
-                best = _Scored(tool, arguments, of_turns / any_call if any_call else 0.0, of_turns)
-        return best
+        evidence = evidence_of(conversation)
+        likely = self._tools.likely(shares, evidence, MOST_TOOLS)
+        if called in shares and called not in likely:
+            likely.append(called)
+        filled = {tool: self._fill(conversation, tool) for tool in likely}
+        ready = {tool: filling.ready for tool, filling in filled.items()}
+        chances = self._tools.probabilities(shares, evidence, ready)
+        tool = max(likely, key=lambda name: chances[name] * (filled[name].chance + NAME_CREDIT))
+        any_call = self._tools.any_call(evidence)
+        return _Estimate(evidence, shares, filled, tool, any_call * chances[tool] * filled[tool].chance, any_call)
 
-    def _fill(self, conversation: Conversation, tool: str) -> tuple[dict[str, Any], float]:
-        forms = self._optional[tool]
-        names = max(forms, key=lambda form: forms[form])
-        chance = forms[names] / sum(forms.values())
-        arguments = {}
-        for name in names:
-            ranked = self._arguments[tool][name].rank(conversation, ("call", tool, name))
-            if ranked:
-                arguments[name] = ranked[0].value
-                chance *= ranked[0].probability
-            else:
-                chance *= 0.01
-        return arguments, chance
-
-    def _answer(self, best: _Scored | None) -> Guess:
-        if best is None:
-            return Guess(call=None, confidence=0.0)
-        confidence = self._calibrator.probability(best.of_turns)
-        if confidence < self.threshold:
-            return Guess(call=None, confidence=confidence)
-        return Guess(call=ToolCall(best.tool, best.arguments), confidence=confidence)
+    def _fill(self, conversation: Conversation, tool: str) -> _Filled:
+        forms = self._forms[tool]
+        form, count = forms.most_common(1)[0]
+        arguments: dict[str, Key] = {}
+        chances: dict[str, float] = {}
+        for name in form:
+            choice = self._arguments.choose(conversation, tool, name, set(arguments.values()))
+            chances[name] = choice.probability if choice is not None else UNKNOWN
+            if choice is not None:
+                arguments[name] = choice.key
+        chance = math.prod(chances.values())
+        record = self._records.choose(conversation, tool) if len(form) > 1 else None
+        if record is not None and all(name in chances for name, _ in record.arguments):
+            together = dict(record.arguments)
+            apart = math.prod(value for name, value in chances.items() if name not in together)
+            if record.probability * apart > chance:
+                chance = record.probability * apart
+                arguments |= together
+        ready = _readiness(conversation, tool, form, arguments, chance)
+        return _Filled(arguments, chance * count / forms.total(), ready)
 
     def _learn_turn(self, conversation: Conversation, message: AssistantMessage) -> None:
-        call = next(iter(message.calls), None)
-        made = call if isinstance(call, ToolCall) else None
-        best = self._best(conversation)
-        if best is not None:
-            hit = made is not None and made.name == best.tool and key_of(made.arguments) == key_of(best.arguments)
-            self._table.add(self._calibrator.probability(best.of_turns), hit)
-            self._calibrator.add(best.of_turns, hit)
-        self._tools.add(self._contexts(conversation), made.name if made is not None else NO_CALL)
-        if made is None:
-            return
-        forms = self._optional[made.name]
-        form = tuple(sorted(made.arguments))
-        forms[form] = forms.get(form, 0) + 1
-        known = self._arguments[made.name]
-        for name, value in made.arguments.items():
-            if name not in known:
-                known[name] = ArgumentSources()
-            known[name].add(conversation, ("call", made.name, name), key_of(value))
+        call = message.calls[0] if message.calls else None
+        if call is not None and not isinstance(call, ToolCall):
+            return  # malformed: it demanded no tool
+        estimate = self._estimate(conversation, call.name if call is not None else None)
+        if estimate is not None:
+            hit = call is not None and key_of(call.arguments) == key_of(estimate.call().arguments)
+            hit = hit and call is not None and call.name == estimate.tool
+            self._table.add(self._calibrator.probability(estimate.of_turns), hit)
+            self._calibrator.add(estimate.of_turns, hit)
+            ready = {tool: filling.ready for tool, filling in estimate.filled.items()}
+            name = call.name if call is not None else None
+            self._tools.learn(conversation, estimate.evidence, estimate.shares, ready, name)
+        elif call is not None:
+            self._tools.learn(conversation, evidence_of(conversation), {}, {}, call.name)
+        if call is not None:
+            self._learn_arguments(conversation, call)
+
+    def _learn_arguments(self, conversation: Conversation, call: ToolCall) -> None:
+        form = tuple(sorted(call.arguments))
+        self._forms[call.name][form] += 1
+        taken: set[Key] = set()
+        for name in form:
+            key = key_of(call.arguments[name])
+            self._arguments.learn(conversation, call.name, name, key, taken)
+            taken.add(key)
+        self._records.learn(conversation, call.name, call.arguments)
+
+
+def _readiness(
+    conversation: Conversation, tool: str, form: tuple[str, ...], arguments: Mapping[str, Key], chance: float
+) -> Readiness:
+    mention = 0
+    for key in arguments.values():
+        mention |= conversation.mention(key)
+    return Readiness(
+        sure=min(4, int(5 * chance)),
+        repeats=bool(form)
+        and all(arguments.get(name) in conversation.used.get(("call", tool, name), ()) for name in form),
+        mention=mention & (IN_USER | IN_AGENT),
+        fresh=any(conversation.last_seen.get(key) == conversation.newest for key in arguments.values()),
+    )

@@ -1,138 +1,387 @@
-"""Where the value of an argument comes from, counted: sources that held it, and which of their values it was."""
+"""Which value an argument takes: candidates from the sources that gave it before, weighed by what speaks for each.
+
+Counted are, per argument of a tool and per argument name over all tools, how often each source held the right value
+when it held any, and in how many tasks a value came up (a value of one task alone is an id, no constant). The choice
+among the candidates weighs that rate with the candidate's place: unused before used, first before later, next after the
+one used last, mentioned just now, and so on.
+"""
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from .counter_conversation import Conversation, Source
-from .counter_values import Key
+from .counter_choice import Chooser, Feature, as_feature
+from .counter_conversation import IN_AGENT, IN_USER, Conversation, Seat, Source
+from .counter_json import Key
 
-MOST_CANDIDATES = 48
+MOST_CANDIDATES = 24
+"""Values from sources that are weighed for one argument."""
+MOST_SOURCES = 8
+"""Sources that are asked for values, of the argument itself and as many of its name in other tools."""
+MOST_KNOWN = 2000
+"""Sources, and constants, that are counted for one argument."""
+MOST_GROUPS = 32
+"""Tasks after which a constant counts as seen everywhere."""
+LEAST_RATE = 0.03
+UNUSED, USED, USED_LAST = 0, 1, 2
+LATER = 2
+"""Rank of every unused value after the second; used ones have the rank behind it."""
 CONSTANT: Source = ("constant",)
 
-Signature = tuple[Any, ...]
+
+class Candidate(NamedTuple):
+    """What is known of a value that an argument may take."""
+
+    tool: str
+    argument: str
+    source: Source
+    """The source with the best rate among those that hold the value."""
+    rate: int
+    """Tenths of the time in which the source held the right value; -1 where this tool never took any from it."""
+    use: int
+    """Whether the argument had the value before in this conversation: `UNUSED`, `USED` or `USED_LAST`."""
+    rank: int
+    """Place among the source's unused values, newest message first."""
+    following: int
+    """1 for the first unused value after the one used last, 2 for the oldest unused one, 3 for both."""
+    fresh: bool
+    """Whether the last message brought it."""
+    mention: int
+    """Who wrote it, see `Conversation.mention`."""
+    lead: str | None
+    """The word before it in the user's text."""
+    foreign: bool
+    """Read from a text, and known from results as something else."""
+    taken: bool
+    """Whether another argument of the same call has it."""
+    constant: Key | None = None
+    """The value itself, where it is a constant."""
+    named: int = 0
+    """1 if the user's last message holds the constant's words, 2 if the agent's does, 3 for both."""
+
+
+def features(candidate: Candidate) -> list[Feature]:
+    """Return what speaks for or against a candidate, for any argument and for this one alone."""
+    tool, argument, source, use, mention = (
+        candidate[0],
+        candidate[1],
+        candidate.source,
+        candidate.use,
+        candidate.mention,
+    )
+    kind = source[0]
+    now = mention & (IN_USER | IN_AGENT)
+    found: list[Feature]
+    if candidate.constant is not None:
+        found = [
+            ("constant", candidate.rate),
+            ("named", candidate.named),
+            ("constant used", use),
+            (tool, argument, "constant", candidate.constant),
+            (tool, argument, "named", candidate.named),
+            (tool, argument, "named", candidate.constant, candidate.named),
+            (tool, argument, "constant used", use),
+        ]
+    else:
+        found = [
+            ("rate", candidate.rate),
+            ("kind", kind),
+            ("use", kind, use),
+            ("mention", mention),
+            ("mention", now, use),
+            ("rank", kind, candidate.rank),
+            ("fresh", kind, candidate.fresh),
+            ("rank", kind, candidate.rank, candidate.fresh, now),
+            (tool, argument, "source", source),
+            (tool, argument, "use", use),
+            (tool, argument, "mention", now, use),
+            (tool, argument, "rank", source, candidate.rank),
+            (tool, argument, "fresh", candidate.fresh, use),
+        ]
+        if candidate.following:
+            found += [("following", candidate.following), (tool, argument, "following", candidate.following)]
+        if candidate.foreign:
+            found += [("foreign",), (tool, argument, "foreign")]
+        if candidate.lead is not None:
+            found += [(argument, "lead", candidate.lead), (tool, argument, "lead", candidate.lead)]
+    if candidate.taken:
+        found += [("taken",), (tool, argument, "taken")]
+    return found
+
+
+START: dict[Feature, float] = {
+    ("rate", -1): -1.5,
+    **{("rate", tenth): -2.0 + 0.3 * tenth for tenth in range(10)},
+    **{("constant", tenth): -2.0 + 0.4 * tenth for tenth in range(10)},
+    **{("rank", "result", rank): weight for rank, weight in enumerate((1.0, -0.5, -1.0, -1.5))},
+    **{("use", kind, use): -0.7 for use in (USED, USED_LAST) for kind in ("result", "user", "agent")},
+    **{("following", following): weight for following, weight in ((1, 0.7), (2, 0.3), (3, 0.8))},
+    ("mention", IN_USER): 1.0,
+    ("mention", IN_AGENT): 0.5,
+    ("mention", IN_USER | IN_AGENT): 1.5,
+    ("foreign",): -1.0,
+    ("taken",): -1.0,
+}
+"""What holds of most tools, until an agent's own recordings say otherwise."""
+
+
+class Rate:
+    """How often something that could have been right was."""
+
+    __slots__ = ("right", "seen")
+
+    def __init__(self, seen: int = 0, right: int = 0) -> None:
+        self.seen = seen
+        self.right = right
+
+    @property
+    def value(self) -> float:
+        """The rate, with one failure added."""
+        return self.right / (self.seen + 1)
+
+
+class ArgumentCounts:
+    """What was counted of one argument."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.sources: dict[Source, Rate] = {}
+        self.constants: dict[Key, set[str]] = {}
+        """Per value the tasks in which it came up."""
+        self.groups: set[str] = set()
+        self._best: list[Source] | None = None
+
+    def best_sources(self) -> list[Source]:
+        """Return the sources with the best rates, the best first."""
+        if self._best is None:
+            rated = [(rate.value, source) for source, rate in self.sources.items() if rate.right]
+            good = sorted((item for item in rated if item[0] > LEAST_RATE), key=lambda item: (-item[0], item[1]))
+            self._best = [source for _, source in good[:MOST_SOURCES]]
+        return self._best
+
+    def tenth(self, source: Source) -> int:
+        """Return the rate of a source in tenths; -1 if it never was seen."""
+        rate = self.sources.get(source)
+        return -1 if rate is None else min(9, int(10 * rate.value))
+
+    def common_constants(self, group: str, most: int = 8) -> list[tuple[Key, int]]:
+        """Return values that came up in at least two tasks beside `group`, with the share of tasks in tenths."""
+        found = [(len(groups - {group}), key) for key, groups in self.constants.items() if len(groups) > 1]
+        found = sorted(((count, key) for count, key in found if count > 1), key=lambda item: (-item[0], item[1]))
+        return [(key, min(9, 10 * count // len(self.groups))) for count, key in found[:most]]
+
+    def add(self, conversation: Conversation, key: Key) -> None:
+        """Count that the argument had this value."""
+        self.calls += 1
+        self._best = None
+        origins = conversation.origins.get(key, set())
+        for source, rate in self.sources.items():
+            rate.seen += source not in origins and bool(conversation.values.get(source))
+        for source in origins:
+            if source in self.sources or len(self.sources) < MOST_KNOWN:
+                rate = self.sources.setdefault(source, Rate())
+                rate.seen += 1
+                rate.right += 1
+        if key not in self.constants and len(self.constants) >= MOST_KNOWN:
+            self.constants = {value: groups for value, groups in self.constants.items() if len(groups) > 1}
+        for groups in (self.constants.setdefault(key, set()), self.groups):
+            if len(groups) < MOST_GROUPS:
+                groups.add(conversation.group)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts as plain JSON."""
+        return {
+            "calls": self.calls,
+            "sources": [[source, rate.seen, rate.right] for source, rate in self.sources.items()],
+            "constants": [[key, sorted(groups)] for key, groups in self.constants.items()],
+            "groups": sorted(self.groups),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> ArgumentCounts:
+        """Return the counts that `to_json` gave."""
+        counts = cls()
+        counts.calls = data["calls"]
+        counts.sources = {as_feature(source): Rate(seen, right) for source, seen, right in data["sources"]}
+        counts.constants = {key: set(groups) for key, groups in data["constants"]}
+        counts.groups = set(data["groups"])
+        return counts
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A value that an argument may take, and its chance."""
+class Choice:
+    """The likeliest value of an argument."""
 
     key: Key
     probability: float
 
-    @property
-    def value(self) -> Any:
-        """The value itself."""
-        return json.loads(self.key)
 
-
-class Rate:
-    """How often something was right."""
-
-    __slots__ = ("right", "seen")
+class Arguments:
+    """All arguments of all tools."""
 
     def __init__(self) -> None:
-        self.seen = 0.0
-        self.right = 0.0
+        self._of_tool: defaultdict[tuple[str, str], ArgumentCounts] = defaultdict(ArgumentCounts)
+        self._of_name: defaultdict[str, ArgumentCounts] = defaultdict(ArgumentCounts)
+        self._chooser: Chooser[Candidate] = Chooser(features, start=START)
 
-    def add(self, right: bool) -> None:
-        self.seen += 1
-        self.right += right
+    def choose(
+        self, conversation: Conversation, tool: str, argument: str, taken: Collection[Key] = ()
+    ) -> Choice | None:
+        """Return the likeliest value; None where there is no candidate.
 
-    def towards(self, prior: float, weight: float) -> float:
-        """Return the rate, pulled to `prior` by `weight` sightings."""
-        return (self.right + prior * weight) / (self.seen + weight)
+        Args:
+            conversation: What is known so far.
+            tool: Name of the tool.
+            argument: Name of the argument.
+            taken: Values of the call's other arguments.
+        """
+        keys, candidates = self._candidates(conversation, tool, argument, taken)
+        if not keys:
+            return None
+        probabilities = self._chooser.probabilities(candidates)
+        best = max(range(len(keys)), key=probabilities.__getitem__)
+        return Choice(keys[best], probabilities[best])
 
+    def learn(
+        self, conversation: Conversation, tool: str, argument: str, key: Key, taken: Collection[Key] = ()
+    ) -> None:
+        """Learn that the argument had the value `key`."""
+        keys, candidates = self._candidates(conversation, tool, argument, taken)
+        if keys:
+            self._chooser.learn(candidates, [index for index, value in enumerate(keys) if value == key])
+        self._of_tool[tool, argument].add(conversation, key)
+        self._of_name[argument].add(conversation, key)
 
-class ArgumentSources:
-    """What is known of one argument of one tool."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.sources: defaultdict[Source, Rate] = defaultdict(Rate)
-        """Per source how often it had values, and how often the right one was among them."""
-        self.signatures: defaultdict[Signature, Rate] = defaultdict(Rate)
-        self.constants: dict[Key, int] = {}
-
-    def candidates(self, conversation: Conversation, own: Source) -> list[tuple[Key, Signature]]:
-        """Return the values that may come next with what speaks for each, from known sources."""
-        best: dict[Key, Source] = {}
-        ranked = sorted(
-            ((rate.right / rate.seen, source) for source, rate in self.sources.items() if rate.right), reverse=True
-        )
-        for _, source in ranked:
-            for key in reversed(conversation.values.get(source, ())):
-                if key not in best:
-                    best[key] = source
-            if len(best) > MOST_CANDIDATES:
+    def _candidates(
+        self, conversation: Conversation, tool: str, argument: str, taken: Collection[Key]
+    ) -> tuple[list[Key], list[Candidate]]:
+        own = self._of_tool[tool, argument]
+        sources = list(own.best_sources())
+        sources += [source for source in self._of_name[argument].best_sources() if source not in sources]
+        used = conversation.used.get(("call", tool, argument), [])
+        keys: list[Key] = []
+        found: list[Candidate] = []
+        seen: set[Key] = set()
+        for source in sources:
+            values = conversation.values.get(source)
+            if not values:
+                continue
+            new = [(key, seat) for key, seat in _newest(values, MOST_CANDIDATES) if key not in seen]
+            seen.update(key for key, _ in new)
+            tenth = own.tenth(source)
+            text = source[0] in ("user", "agent")
+            for key, use, rank, following, fresh in _placed(new, used, conversation.newest):
+                mention = conversation.mention(key)
+                found.append(
+                    Candidate(
+                        tool=tool,
+                        argument=argument,
+                        source=source,
+                        rate=tenth,
+                        use=use,
+                        rank=rank,
+                        following=following,
+                        fresh=fresh,
+                        mention=mention & (IN_USER | IN_AGENT) if mention & IN_USER else mention,
+                        lead=conversation.leads.get(key) if mention else None,
+                        foreign=text and _is_foreign(conversation, key, sources),
+                        taken=key in taken,
+                    )
+                )
+                keys.append(key)
+            if len(keys) >= MOST_CANDIDATES:
                 break
-        for key, count in self.constants.items():
-            if count > 1 and key not in best:
-                best[key] = CONSTANT
-        used = conversation.used.get(own, [])
-        last = used[-1] if used else None
-        spent = set(used)
-        groups: defaultdict[tuple[Source, int], list[tuple[int, int, Key]]] = defaultdict(list)
-        for key, source in best.items():
-            seat = conversation.values[source][key] if source is not CONSTANT else None
-            use = 2 if key == last else 1 if key in spent else 0
-            groups[source, use].append((-seat.message if seat else 0, seat.place if seat else 0, key))
-        found: list[tuple[Key, Signature]] = []
-        for (source, use), members in groups.items():
-            members.sort()
-            for index, (_, _, key) in enumerate(members):
-                rank = min(index, 1) if source is not CONSTANT else -1
-                found.append((key, (source, use, rank, self._mentions(conversation, key))))
-        return found
+        for key, tenth in own.common_constants(conversation.group):
+            if key not in seen:
+                keys.append(key)
+                found.append(
+                    Candidate(
+                        tool=tool,
+                        argument=argument,
+                        source=CONSTANT,
+                        rate=tenth,
+                        use=_use(key, used),
+                        rank=0,
+                        following=0,
+                        fresh=False,
+                        mention=0,
+                        lead=None,
+                        foreign=False,
+                        taken=key in taken,
+                        constant=key,
+                        named=_named(conversation, key),
+                    )
+                )
+        return keys, found
 
-    @staticmethod
-    def _mentions(conversation: Conversation, key: Key) -> int:
-        """Return 1 if the user's last message holds the value, 2 if the agent's does, 3 if both do."""
-        mentions = 0
-        for source in conversation.origins.get(key, ()):
-            if source[0] in ("user", "agent"):
-                seat = conversation.values[source].get(key)
-                if seat is not None:
-                    if seat.message == conversation.last_user:
-                        mentions |= 1
-                    elif seat.message == conversation.last_agent:
-                        mentions |= 2
-        return mentions
+    def to_json(self) -> dict[str, Any]:
+        """Return what was learned as plain JSON."""
+        return {
+            "of_tool": [[*slot, counts.to_json()] for slot, counts in self._of_tool.items() if counts.calls],
+            "of_name": [[name, counts.to_json()] for name, counts in self._of_name.items() if counts.calls],
+            "weights": self._chooser.weights.to_json(),
+        }
 
-    def rank(self, conversation: Conversation, own: Source) -> list[Candidate]:
-        """Return the candidates, the likeliest first."""
-        found = [
-            Candidate(key, self._probability(key, signature)) for key, signature in self.candidates(conversation, own)
-        ]
-        return sorted(found, key=lambda candidate: -candidate.probability)
+    def load(self, data: Any) -> None:
+        """Take over what `to_json` gave."""
+        for tool, argument, counts in data["of_tool"]:
+            self._of_tool[tool, argument] = ArgumentCounts.from_json(counts)
+        for name, counts in data["of_name"]:
+            self._of_name[name] = ArgumentCounts.from_json(counts)
+        self._chooser.load(data["weights"])
 
-    def _probability(self, key: Key, signature: Signature) -> float:
-        source, use, rank, _ = signature
-        if source is CONSTANT:
-            base = self.constants[key] / (self.calls + 2)
-            coarse = self.signatures[(source,)].towards(base, 2)
-            return 0.5 * base + 0.5 * self.signatures[signature].towards(min(base, coarse), 2)
-        prior = self.sources[source].towards(0.1, 2)
-        middle = self.signatures[source, use, rank].towards(prior * (0.5 if rank == 0 else 0.1), 2)
-        return self.signatures[signature].towards(middle, 2)
 
-    def add(self, conversation: Conversation, own: Source, key: Key) -> None:
-        """Learn that the argument had this value."""
-        for candidate, signature in self.candidates(conversation, own):
-            right = candidate == key
-            self.signatures[signature].add(right)
-            if signature[0] is CONSTANT:
-                self.signatures[(CONSTANT,)].add(right)
-            else:
-                self.signatures[signature[:3]].add(right)
-        self.calls += 1
-        origins = conversation.origins.get(key, set())
-        for source, rate in self.sources.items():
-            if source not in origins and conversation.values.get(source):
-                rate.add(False)
-        for source in origins:
-            self.sources[source].add(True)
-        self.constants[key] = self.constants.get(key, 0) + 1
+def _newest(values: OrderedDict[Key, Seat], most: int) -> list[tuple[Key, Seat]]:
+    """Return a source's values, newest message first and in the message's own order."""
+    found = []
+    for key in reversed(values):
+        found.append((key, values[key]))
+        if len(found) >= 2 * most:
+            break
+    found.sort(key=lambda item: (-item[1].message, item[1].place))
+    return found[:most]
+
+
+def _placed(values: list[tuple[Key, Seat]], used: list[Key], newest: int) -> Iterable[tuple[Key, int, int, int, bool]]:
+    """Yield (value, use, rank, following, fresh) for a source's values as `_newest` gives them."""
+    spent = set(used)
+    last = used[-1] if used else None
+    oldest = after_last = None
+    passed = False
+    for key, _ in sorted(values, key=lambda item: (item[1].message, item[1].place)):
+        if key == last:
+            passed = True
+        elif key not in spent:
+            oldest = oldest or key
+            if passed:
+                after_last = key
+                break
+    unused = 0
+    for key, seat in values:
+        use = USED_LAST if key == last else USED if key in spent else UNUSED
+        rank = LATER + 1 if use else min(LATER, unused)
+        unused += not use
+        yield key, use, rank, (key == after_last) + 2 * (key == oldest), seat.message == newest
+
+
+def _use(key: Key, used: list[Key]) -> int:
+    return UNUSED if key not in used else USED_LAST if used[-1] == key else USED
+
+
+def _is_foreign(conversation: Conversation, key: Key, sources: list[Source]) -> bool:
+    return any(origin[0] == "result" and origin not in sources for origin in conversation.origins[key])
+
+
+def _named(conversation: Conversation, key: Key) -> int:
+    """Return who just used all words of a constant: 1 the user, 2 the agent, 3 both."""
+    value = json.loads(key)
+    if not isinstance(value, str):
+        return 0
+    named = value.lower().replace("_", " ").split()
+    by_user = all(word in conversation.user_words for word in named)
+    by_agent = all(word in conversation.agent_words for word in named)
+    return IN_USER * by_user + IN_AGENT * by_agent

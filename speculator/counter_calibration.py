@@ -6,7 +6,9 @@ their bin.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 BINS = 10
 
@@ -75,6 +77,15 @@ class ReliabilityTable:
             )
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts as plain JSON."""
+        return {"guesses": self._guesses, "hits": self._hits, "confidence": self._confidence}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_json` gave."""
+        self._guesses, self._hits = list(data["guesses"]), list(data["hits"])
+        self._confidence = list(data["confidence"])
+
     def _bin(self, confidence: float) -> int:
         return min(len(self._guesses) - 1, max(0, int(confidence * len(self._guesses))))
 
@@ -106,6 +117,15 @@ class Calibrator:
         high = min(count - 1, low + 1)
         part = at - low
         return min(1.0, max(0.0, score + (1 - part) * self._gap(low) + part * self._gap(high)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts as plain JSON."""
+        return {"guesses": self._guesses, "hits": self._hits, "scores": self._scores}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_json` gave."""
+        self._guesses, self._hits = list(data["guesses"]), list(data["hits"])
+        self._scores = list(data["scores"])
 
     def _gap(self, index: int) -> float:
         """Return by how much scores of a bin were too low."""
