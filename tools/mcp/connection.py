@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import anyio
 import mcp
+from anyio.abc import TaskStatus
 from mcp import MCPError
 from mcp.client.session import ElicitationFnT, IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost
@@ -109,6 +110,7 @@ class Connection:
     def close(self) -> None:
         """Disconnect for good; `run` returns once the server has ended."""
         self._closing = True
+        self._client = None
         self._wanted.set()
         self._leave.set()
 
@@ -139,21 +141,21 @@ class Connection:
                     client_info=_client_info(),
                     cache=None,
                 ) as client:
-                    self._on_tools(await _list_tools(client))
-                    scope.deadline = math.inf
-                    connected = True
-                    self._publish(client)
                     async with anyio.create_task_group() as beside:
                         beside.start_soon(self._watch_tools, client)
-                        if _tells_of_changes(client):
-                            beside.start_soon(self._listen, client)
+                        if _tells_of_changes(client):  # first of all, so that no change falls between
+                            await beside.start(self._listen, client)
+                        self._on_tools(await _list_tools(client))
+                        scope.deadline = math.inf
+                        connected = True
+                        self._publish(client)
                         await self._leave.wait()
                         beside.cancel_scope.cancel()
                     scope.deadline = anyio.current_time() + _LEAVING
             except Exception as error:  # whatever comes of a server stays its own problem
                 problem = error
         if connected:
-            if self._client is not None:  # the transport broke down under it
+            if not self._closing and self._client is not None:  # the transport broke down under it
                 self._lost()
             if problem is not None:
                 logger.debug("the connection to MCP server %s ended", self.label, exc_info=problem)
@@ -219,17 +221,26 @@ class Connection:
             if not self._changed.is_set():
                 self._standing.doubt = None
 
-    async def _listen(self, client: mcp.Client) -> None:
-        """Subscribe to changes, as the protocol of 2026 wants it; while nobody listens, something may be missed."""
+    async def _listen(self, client: mcp.Client, *, task_status: TaskStatus[None]) -> None:
+        """Subscribe to changes, as the protocol of 2026 wants it; while nobody listens, nothing is guessed."""
+        first = True
         while True:
             try:
                 async with client.listen(tools_list_changed=True) as changes:
+                    if first:
+                        task_status.started()
+                    else:
+                        self._doubt()  # something may have changed in the meantime
+                    first = False
                     async for _ in changes:
                         self._doubt()
             except (MCPError, SubscriptionLost, TimeoutError) as error:
                 logger.debug("MCP server %s ended the subscription: %s", self.label, error)
+            if first:
+                task_status.started()
+                first = False
+            self._standing.doubt = "its server doesn't say at present whether its tools change"
             await anyio.sleep(_LISTEN_AGAIN)
-            self._doubt()
 
 
 async def _list_tools(client: mcp.Client) -> list[mcp.Tool]:

@@ -13,14 +13,14 @@ from .standing import ToolStanding
 _DECLARED: Any = vars(Tool)["contract"]  # the slot in which a tool keeps the contract it was made with
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)  # with slots, dataclasses would drop the property: it has a field's name
 class MCPTool(Tool):
     """A tool of a Model Context Protocol server."""
 
     standing: ToolStanding = field(repr=False)
 
     @property
-    def contract(self) -> Contract:  # type: ignore[override]
+    def contract(self) -> Contract:  # type: ignore[misc]
         """The tool's contract; while something stands against it, one under which nothing is started early.
 
         What was fetched early before that isn't handed over either.
