@@ -39,6 +39,7 @@ from agent_runtime.demo.agent import POCKET  # noqa: E402
 from agent_runtime.demo.shop.handwritten import handwritten_tasks  # noqa: E402
 
 HERE = Path(__file__).parent
+MARK = "<!-- Below: measured by the commands that are named there, not rendered. -->"
 LATENCIES = ("100", "300", "1000", "generation")
 SEED = 2026
 """Of the measured tasks. Training uses another split of names and products, whatever the seed."""
@@ -241,7 +242,10 @@ def _script(arguments: argparse.Namespace, name: str, words: list[str], *, shown
 def render(arguments: argparse.Namespace) -> None:
     from results_page import page
 
-    arguments.page.write_text(page(arguments.out, ended=_whole_runs))
+    # What follows the mark was measured by other commands, named there.
+    old = arguments.page.read_text() if arguments.page.exists() else ""
+    rest = old[old.index(MARK) :] if MARK in old else ""
+    arguments.page.write_text(page(arguments.out, ended=_whole_runs) + rest)
     print(f"wrote {arguments.page}", file=sys.stderr)
 
 
