@@ -81,10 +81,15 @@ def verify_rows(
     if known:
         rest = [row for row in range(len(logits)) if row not in known]
         for row in known:
-            _check(*logits[row].shape, proposals[row], None)
+            _check(logits[row].shape[0], logits[row].shape[1], proposals[row], None)
         verified = {row: _walk(proposals[row], *picks) for row, picks in known.items()}
         if rest:
-            others = verify_rows(*([column[row] for row in rest] for column in (logits, proposals, samplers, masks)))
+            others = verify_rows(
+                [logits[row] for row in rest],
+                [proposals[row] for row in rest],
+                [samplers[row] for row in rest],
+                [masks[row] for row in rest],
+            )
             verified |= dict(zip(rest, others, strict=True))
         return [verified[row] for row in range(len(logits))]
     stacked = logits[0] if len(logits) == 1 else torch.cat(list(logits))  # [positions of all rows, vocab]
