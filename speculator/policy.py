@@ -44,6 +44,8 @@ OPENING: tuple[Arm, ...] = ("beside", "before", "beside", "before", None, "befor
 """What the first turns do, before the measured gains are trusted."""
 RETRY = 16
 """Every so many turns one of the arms that don't look best is tried again, in turn."""
+CONTRACT = frozenset({"effect", "destructive", "open_world", "requires_approval", "sequential"})
+"""Reasons for which a tool's calls are never started early, whatever their arguments."""
 START_COST_MS = 0.5
 """What starting a guess costs the event loop."""
 
@@ -99,13 +101,17 @@ class Policy:
     def worth_another(self, standing: Guess | None, *, elapsed_ms: float) -> bool:
         """Tell whether another probe is worth it, `elapsed_ms` into a turn that still thinks, given what stands."""
         known = self.estimates
-        if known.started <= len(OPENING):
+        if self._turn.blocked:
+            return False  # what the turn is about to call may never start early
+        if known.started <= len(OPENING) and (standing is None or standing.call is not None):
             return True
+        right = 0.0
+        if standing is not None:  # "no call" is never tested against a call, so its own word must do
+            right = known.calibration.probability(standing.confidence) if standing.call else standing.confidence
         probe_ms = known.probe.median or 0.0
         lead = known.generation.mean_lead_after(elapsed_ms, start=elapsed_ms + probe_ms, at_most=self._tool_ms())
-        if lead is None:
-            return True  # no turn was ever this long
-        right = known.calibration.probability(standing.confidence) if standing is not None and standing.call else 0.0
+        if lead is None:  # no turn was ever this long
+            return standing is None or standing.call is not None or right < 0.5
         return (1 - right) * known.served_rate * lead > self._slowdown_ms()
 
     def refusal(self, prediction: Prediction) -> RefusalReason | None:
@@ -156,6 +162,7 @@ class Policy:
                 self._confidences[event.guess] = event.confidence
                 turn.first = turn.first or event
             case GuessEnded():
+                turn.blocked = event.ending == "refused" and event.reason in CONTRACT
                 confidence = self._confidences.pop(event.guess, None)
                 turn.saved_ms += event.saved_ms
                 if confidence is not None and turn.compared and event.ending not in ("cancelled", "late"):
@@ -195,6 +202,8 @@ class _Turn:
     arm: Arm = None
     beside: int = 0
     """Probes that ran beside the agent."""
+    blocked: bool = False
+    """Whether the latest guess was of a tool that may not start early."""
     first: GuessProposed | None = None
     first_right: bool = False
     compared: bool = False

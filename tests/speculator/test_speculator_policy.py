@@ -235,6 +235,24 @@ def test_another_probe_must_pay_for_itself() -> None:
     assert policy.worth_another(sure, elapsed_ms=1000.0)  # no turn was ever this long
 
 
+def test_no_further_probe_once_the_turn_is_about_to_call_what_may_not_start_early() -> None:
+    policy = learned(generation=200.0, probe=10.0, tool=300.0)
+    guess = Guess(call=CALL, confidence=0.5)
+    policy.observe(TurnStarted(turn=50, at=0))
+    assert policy.worth_another(guess, elapsed_ms=10.0)
+    policy.observe(GuessEnded(turn=50, at=0, guess=99, ending="refused", reason="effect", tool="look"))
+    assert not policy.worth_another(guess, elapsed_ms=10.0)
+    policy.observe(TurnStarted(turn=51, at=0))
+    assert policy.worth_another(guess, elapsed_ms=10.0)
+
+
+def test_a_sure_no_call_is_not_asked_for_again() -> None:
+    policy = learned(generation=100.0, probe=20.0, tool=300.0, slowdown=5.0)
+    assert not policy.worth_another(Guess(call=None, confidence=0.99), elapsed_ms=10.0)
+    assert policy.worth_another(Guess(call=None, confidence=0.3), elapsed_ms=10.0)
+    assert not Policy(Speculation()).worth_another(Guess(call=None, confidence=1.0), elapsed_ms=10.0)
+
+
 def test_runs_share_what_is_known_and_keep_their_turns_apart() -> None:
     policy = Policy(Speculation())
     runs = [policy.for_run() for _ in range(2)]
