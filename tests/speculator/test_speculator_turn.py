@@ -94,7 +94,7 @@ async def test_a_first_guess_is_proposed_and_told() -> None:
 
 @pytest.mark.anyio
 async def test_before_asks_once_and_beside_asks_again_while_the_agent_thinks() -> None:
-    script = ScriptedPredictor([A, None, Guess(call=B, confidence=0.2), B])
+    script = ScriptedPredictor([A, Guess(call=None, confidence=0.3), Guess(call=B, confidence=0.2), B])
     made, calls, events = guessing(script)
     async with anyio.create_task_group() as group:
         group.start_soon(speculate, made, "beside")
@@ -171,7 +171,7 @@ async def test_a_predictor_that_breaks_ends_guessing_for_the_turn_and_nothing_el
 @pytest.mark.anyio
 async def test_no_call_and_an_answer_cut_off_are_no_predictions() -> None:
     cut = Guess(call=None, confidence=0.0, completed=False)
-    made, calls, events = guessing(ScriptedPredictor([None, cut]), reprobe=(4,))
+    made, calls, events = guessing(ScriptedPredictor([Guess(call=None, confidence=0.3), cut]), reprobe=(4,))
     made.progress.advance(4, thinking=True)
     await speculate(made, "beside")
     assert calls.seen == []
