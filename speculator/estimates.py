@@ -14,6 +14,8 @@ WINDOW = 64
 """Durations kept of each kind; the mean over them is the moving average."""
 BINS = 5
 """Bins of confidence whose hit rates are learned apart."""
+ENOUGH = 2
+"""Messages of a kind from which on its own pace counts."""
 PRIOR = 4.0
 """Weight of a bin's own confidence, in guesses, beside what was seen."""
 
@@ -74,20 +76,30 @@ Arm = Literal["beside", "before"] | None
 """What can be done about a turn: probe beside the agent, before it, or not at all."""
 
 
+Kind = tuple[bool, bool]
+"""Whether a message makes calls, and whether it thinks: what it is made of decides how quickly it can be drafted."""
+
+
 class PlainPace:
-    """How long messages take when nothing is probed: milliseconds per token, over the recent turns without a probe."""
+    """How long messages take when nothing is probed: milliseconds per token, over the recent turns without a probe.
+
+    Kept for each kind of message apart, and over all of them for kinds that were hardly seen.
+    """
 
     def __init__(self) -> None:
-        self._turns: deque[tuple[int, float]] = deque(maxlen=WINDOW)
+        self._turns: dict[Kind | None, deque[tuple[int, float]]] = {}
 
-    def add(self, tokens: int, milliseconds: float) -> None:
+    def add(self, kind: Kind, tokens: int, milliseconds: float) -> None:
         """Take one more message."""
-        self._turns.append((tokens, milliseconds))
+        for key in (kind, None):
+            self._turns.setdefault(key, deque(maxlen=WINDOW)).append((tokens, milliseconds))
 
-    def expected_ms(self, tokens: int) -> float | None:
+    def expected_ms(self, kind: Kind, tokens: int) -> float | None:
         """Return what a message of `tokens` tokens should take; None before the first."""
-        known = sum(count for count, _ in self._turns)
-        return tokens * sum(milliseconds for _, milliseconds in self._turns) / known if known else None
+        own = self._turns.get(kind, ())
+        turns = own if len(own) >= ENOUGH else self._turns.get(None, ())
+        known = sum(count for count, _ in turns)
+        return tokens * sum(milliseconds for _, milliseconds in turns) / known if known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +114,7 @@ class ProbedTurn:
     waited_ms: float
     """What the agent waited for the probe."""
     generation_ms: float
+    kind: Kind
     tokens: int
     slowdown_ms: float
     """What the engine says that the probe's rows added to the message."""
@@ -113,7 +126,7 @@ class ProbedTurn:
         A message that the guess has helped to draft is shorter than usual, one decoded beside a probe longer: both show
         in its duration against the usual pace. Until that is known, the engine's own account of the slowdown serves.
         """
-        usual = pace.expected_ms(self.tokens)
+        usual = pace.expected_ms(self.kind, self.tokens)
         lengthened = self.slowdown_ms if usual is None else self.generation_ms - usual
         most = self.tool_ms + (self.generation_ms if usual is None else usual)  # a stall of the machine says no more
         return max(-most, self.saved_ms - self.waited_ms - lengthened)

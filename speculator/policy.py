@@ -42,8 +42,8 @@ __all__ = ["Policy", "Speculation"]
 
 OPENING: tuple[Arm, ...] = ("beside", "before", "beside", "before", None, "before", "beside", None)
 """What the first turns do, before the measured gains are trusted."""
-RETRY = 16
-"""Every so many turns one of the arms that don't look best is tried again, in turn."""
+RETRY = 12
+"""Every so many turns a turn does something else than what looks best."""
 CONTRACT = frozenset({"effect", "destructive", "open_world", "requires_approval", "sequential"})
 """Reasons for which a tool's calls are never started early, whatever their arguments."""
 START_COST_MS = 0.5
@@ -88,7 +88,8 @@ class Policy:
             return OPENING[turn]
         ranked: list[Arm] = sorted(("beside", "before", None), key=self.expected_ms, reverse=True)
         if turn % RETRY == 0:
-            return ranked[1 + turn // RETRY % 2]
+            # Every other time to keep the usual pace known, else where the probe doesn't run now.
+            return None if turn // RETRY % 2 == 0 else next(arm for arm in ranked[1:] if arm is not None)
         return ranked[0]
 
     def expected_ms(self, arm: Arm) -> float:
@@ -153,6 +154,7 @@ class Policy:
             case GenerationFinished():
                 turn.compared = True
                 turn.generation_ms, turn.tokens = event.generation_ms, event.completion_tokens
+                turn.kind = (bool(event.calls), event.thinking_tokens > 0)
                 turn.slowdown_ms = event.slowdown_ms
                 if event.calls:
                     known.generation.add(event.generation_ms)
@@ -183,7 +185,7 @@ class Policy:
                 if turn.arm is not None:
                     known.turns[turn.arm].append(turn.as_probed())
                 elif turn.tokens:
-                    known.pace.add(turn.tokens, turn.generation_ms)
+                    known.pace.add(turn.kind, turn.tokens, turn.generation_ms)
             case _:
                 pass
 
@@ -212,6 +214,7 @@ class _Turn:
     """Whether the first call may be pre-executed."""
     waited_ms: float = 0.0
     generation_ms: float = 0.0
+    kind: tuple[bool, bool] = (False, False)
     tokens: int = 0
     slowdown_ms: float = 0.0
     tool_ms: float = 0.0
@@ -224,6 +227,7 @@ class _Turn:
             saved_ms=self.saved_ms,
             waited_ms=self.waited_ms,
             generation_ms=self.generation_ms,
+            kind=self.kind,
             tokens=self.tokens,
             slowdown_ms=self.slowdown_ms,
             tool_ms=self.tool_ms,

@@ -189,7 +189,7 @@ def test_guessing_that_never_serves_stops_and_is_tried_again_now_and_then() -> N
     for number in range(2 * RETRY):
         policy.observe(TurnStarted(turn=number, at=0))
         made.append(policy.placement())
-    assert made.count(None) == len(made) - 2
+    assert len(made) - 2 <= made.count(None) < len(made)
 
 
 def test_it_recovers_when_guesses_begin_to_serve() -> None:
