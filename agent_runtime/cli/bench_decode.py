@@ -97,7 +97,7 @@ def _tasks(text: str) -> int | list[str]:
     if not text.isdigit():
         from .batch import read_tasks
 
-        return read_tasks(Path(text))
+        return [getattr(task, "text", task) for task in read_tasks(Path(text))]
     if int(text) < 1:
         raise UsageError(f"--tasks {text}: give a number of at least 1, or a file of tasks")
     return int(text)
