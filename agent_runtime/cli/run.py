@@ -26,8 +26,20 @@ if TYPE_CHECKING:
 def run(
     target: parameters.Target,
     task: Annotated[str | None, typer.Argument(metavar="TASK", help="What the agent is asked to do.")] = None,
-    tasks: Annotated[Path | None, typer.Option(metavar="FILE", help="One task per line, instead of TASK.")] = None,
+    tasks: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="One task per line, or .jsonl with 'task' and 'id', instead of TASK."),
+    ] = None,
     concurrency: Annotated[int, typer.Option(metavar="N", min=1, help="Tasks of FILE that run together.")] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Append each task's JSON line here; tasks that FILE holds already are not run again."
+        ),
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Run again what --out holds as not done.")
+    ] = False,
     model: parameters.Model = None,
     device: parameters.Device = "auto",
     speculate: Annotated[
@@ -52,6 +64,10 @@ def run(
 
     if (task is None) == (tasks is None):
         raise UsageError("give a TASK, or a file of them with --tasks")
+    if tasks is None and out is not None:
+        raise UsageError("--out goes with --tasks")
+    if out is None and retry_failed:
+        raise UsageError("--retry-failed goes with --out")
     if task is not None and not task.strip():
         raise UsageError("the TASK is empty; say what the agent should do")
     if device not in ("auto", "cpu", "cuda") and not device.startswith("cuda:"):
@@ -66,7 +82,8 @@ def run(
             from .batch import read_tasks, run_batch
 
             lines = read_tasks(tasks)
-            return anyio.run(partial(run_batch, found, lines, options, concurrency=concurrency, as_json=as_json))
+            settings = {"concurrency": concurrency, "as_json": as_json, "out": out, "retry_failed": retry_failed}
+            return anyio.run(partial(run_batch, found, lines, options, **settings))
         return anyio.run(partial(_run_one, found, task or "", options, as_json=as_json))
 
 
