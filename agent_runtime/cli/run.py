@@ -82,8 +82,8 @@ def run(
             from .batch import read_tasks, run_batch
 
             lines = read_tasks(tasks)
-            settings = {"concurrency": concurrency, "as_json": as_json, "out": out, "retry_failed": retry_failed}
-            return anyio.run(partial(run_batch, found, lines, options, **settings))
+            run_all = partial(run_batch, found, lines, options, concurrency=concurrency, as_json=as_json)
+            return anyio.run(partial(run_all, out=out, retry_failed=retry_failed))
         return anyio.run(partial(_run_one, found, task or "", options, as_json=as_json))
 
 

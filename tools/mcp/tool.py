@@ -19,8 +19,8 @@ class MCPTool(Tool):
 
     standing: ToolStanding = field(repr=False)
 
-    @property
-    def contract(self) -> Contract:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def contract(self) -> Contract:
         """The tool's contract; while something stands against it, one under which nothing is started early.
 
         What was fetched early before that isn't handed over either.
