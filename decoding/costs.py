@@ -15,7 +15,9 @@ CONTEXT = 64
 """Tokens before the measured block."""
 ROUNDS = 7
 PATIENCE_S = 1.5
-"""Measuring stops after this time; sizes that were not reached go on along the last slope."""
+"""No further round begins after this time."""
+MOST_S = 6.0
+"""Not even the first round goes on after this time; sizes it didn't reach go on along the last slope."""
 
 
 class CostTable:
@@ -79,10 +81,9 @@ def measure_costs(executor: Executor, *, sizes: Sequence[int] = SIZES) -> CostTa
                 executor.crop(cache, CONTEXT)
             else:
                 cache = executor.rewind(cache, mark, ())
-            if time.perf_counter() - began > PATIENCE_S and len(taken) > 1:
+            if time.perf_counter() - began > MOST_S and len(taken) > 1:
                 break
-        else:
-            continue
-        break
+        if time.perf_counter() - began > PATIENCE_S:
+            break
     # The lowest: whatever else the machine did in the meantime only adds, and the first pass may compile or allocate.
     return CostTable({size: min(times) for size, times in taken.items()})

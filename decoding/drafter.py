@@ -10,7 +10,7 @@ from itertools import islice
 
 from torch import Tensor
 
-from .acceptance import Acceptance, Key
+from .acceptance import FORGET, Acceptance, Key
 from .constrained import guide, guided
 from .costs import CostTable
 from .drafts.base import Draft, DraftKind, Proposal
@@ -156,6 +156,8 @@ class Drafter:
         plan = self._plan(key, limit, tokens, self._draft_s.get(draft.kind, 0.0))
         if plan.rate <= rate:
             self.acceptance.passed_over(key)
+            if draft.kind in self._draft_s:
+                self._draft_s[draft.kind] *= 1 - FORGET
             return None
         proposal = self._ask(draft, row, plan.length)
         return None if proposal is None else (self._flat(proposal), plan)
@@ -182,9 +184,12 @@ class Drafter:
             return None
         seconds = time.perf_counter() - started
         tally = row.tally(draft.kind)
+        first = tally.draft_s == 0.0
         tally.draft_s += seconds
         if proposal is None or not proposal.tokens:
             return None
+        if first and draft.kind not in CHEAP:
+            return proposal  # it may have read the whole prompt for this; what it usually takes shows from now on
         each = seconds / len(proposal.tokens)
         known = self._draft_s.get(draft.kind)
         self._draft_s[draft.kind] = each if known is None else known + 0.1 * (each - known)

@@ -101,7 +101,7 @@ def search_layers(executor: Executor, texts: Sequence[Sequence[int]], *, context
                 ]
                 tried.append((float(torch.cat(same).float().mean()), fewer))
             agreement, kept = max(tried, key=lambda found: found[0])
-            gain = (1 + agreement + agreement**2) / (1 + 2 * len(kept) / len(lean.layers))
+            gain = (1 + agreement + agreement**2) / (1 + 2 * _share(lean, kept))
             if gain > value:
                 best, value = tuple(kept), gain
     return best
@@ -136,6 +136,16 @@ def fingerprint(executor: LeanExecutor) -> str:
         sample = weight[:: max(1, weight.numel() // 64)][:64]
         digest.update(sample.float().cpu().numpy().tobytes())
     return digest.hexdigest()[:24]
+
+
+def _share(executor: LeanExecutor, kept: Sequence[int]) -> float:
+    """Return the share of the model's weights that a pass through `kept` reads, the output matrix included."""
+    of_layer = [
+        sum(product.weight.numel() for product in (layer.qkv, layer.output, layer.gate_up, layer.down))
+        for layer in executor.layers
+    ]
+    head = executor.head.weight.numel()
+    return (sum(of_layer[layer] for layer in kept) + head) / (sum(of_layer) + head)
 
 
 def _greedy(executor: LeanExecutor, text: Sequence[int], layers: Sequence[int], context: int) -> Tensor:
