@@ -25,7 +25,7 @@ _LONGEST_MESSAGE = 500
 _UNAVAILABLE = 503  # what stops guessing for a while, as from a web service that is down
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)  # fixed arguments may be secrets
 class RemoteCall:
     """Calls one tool of a server; this is the tool's function."""
 
