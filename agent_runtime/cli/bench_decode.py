@@ -95,9 +95,9 @@ def _found(text: str) -> str | Target:
 
 def _tasks(text: str) -> int | list[str]:
     if not text.isdigit():
-        from .batch import read_tasks
+        from .batch_tasks import read_tasks
 
-        return [getattr(task, "text", task) for task in read_tasks(Path(text))]
+        return [task.text for task in read_tasks(Path(text))]
     if int(text) < 1:
         raise UsageError(f"--tasks {text}: give a number of at least 1, or a file of tasks")
     return int(text)
