@@ -155,9 +155,9 @@ def mixed() -> CallToolResult:
 
 
 @server.tool(annotations=READS)
-def environment(name: str) -> str:
-    """A variable of the server's process."""
-    return os.environ.get(name, "")
+def header(ctx: Context, name: str) -> str:
+    """A header of the HTTP request behind the call."""
+    return (ctx.headers or {}).get(name, "none")
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ import sys
 
 SCHEMA = {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]}
 READS = {"readOnlyHint": True, "openWorldHint": False}
-TOOLS = [
+TOOLS: list[dict[str, object]] = [
     {"name": "lookup", "description": "Asks before it answers.", "inputSchema": SCHEMA, "annotations": READS},
     {"name": "plain", "description": "Answers at once.", "inputSchema": SCHEMA, "annotations": READS},
+    {"name": "change", "description": "Makes a write of `plain`.", "inputSchema": SCHEMA},
 ]
 waiting: dict[int, tuple[object, str]] = {}  # our questions -> the call that asked, and its key
 
@@ -41,7 +42,10 @@ for line in sys.stdin:
     elif method == "tools/call":
         key = message["params"]["arguments"]["key"]
         log(f"{message['params']['name']} {key}")
-        if message["params"]["name"] == "plain":
+        if message["params"]["name"] == "change":
+            TOOLS[1]["annotations"] = {"destructiveHint": True}
+            send({"method": "notifications/tools/list_changed"})
+        if message["params"]["name"] != "lookup":
             answer(number, key)
             continue
         question = 1000 + len(waiting)

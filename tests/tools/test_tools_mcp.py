@@ -5,8 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
+import subprocess
 import sys
+import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -336,6 +340,15 @@ async def test_a_tool_that_changes_is_not_started_early_any_more(log, what):
             assert (outcome.content == "3") == (what != "gone")
 
 
+async def test_a_change_is_heard_of_under_the_protocol_of_2025(log):
+    async with old(log) as tools:
+        assert Gate().decide(named(tools, "plain")).allowed
+        await named(tools, "change")({"key": "k"})
+        await until(lambda: tools.statistics().revoked)
+        assert list(tools.statistics().revoked) == ["plain"]
+        await until(lambda: Gate().decide(named(tools, "lookup")).allowed)
+
+
 async def test_a_list_that_changed_in_nothing_revokes_nothing(log):
     async with faulty(log) as tools:
         add = named(tools, "add")
@@ -560,6 +573,66 @@ def _children() -> list[int]:
     return [pid for pid in pids if b"mcp_faulty_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
+# --- over HTTP --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(log, unused_port):
+    """The same server as a process that speaks streamable HTTP, and a function that kills and restarts it."""
+    environment = {**os.environ, "MCP_LOG": str(log), "MCP_PORT": str(unused_port)}
+    processes = []
+
+    def start():
+        for process in processes:
+            process.kill()
+            process.wait(timeout=10)
+        command = [sys.executable, str(HERE / "mcp_faulty_server.py")]
+        processes.append(
+            subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        )
+        for _ in range(1200):
+            try:
+                socket.create_connection(("127.0.0.1", unused_port), timeout=1).close()
+                return f"http://127.0.0.1:{unused_port}/mcp"
+            except OSError:
+                time.sleep(0.05)
+        raise AssertionError("the server did not start")
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait(timeout=10)
+
+
+@on_both_loops
+async def test_over_http_changes_questions_timeouts_and_headers_work_as_over_pipes(log, served):
+    async def elicit(question: Question):
+        return {"name": "Ada"}
+
+    server = MCPTools(served(), trusted=True, timeout=5, elicit=elicit, headers={"X-Key": "s3cr3t"})
+    async with server as tools:
+        assert await named(tools, "header")({"name": "x-key"}) == "s3cr3t"
+        assert "s3cr3t" not in repr((tools, list(tools)))
+        assert await named(tools, "greet")({"greeting": "Hello"}) == "Hello, Ada"
+        hang = named(tools, "hang")
+        async with turn([hang.with_contract(replace(hang.contract, timeout=0.3))]) as (calls, _):
+            calls.demand(ToolCall("hang", {"mark": "4"}))
+            (outcome,) = await calls.commit()
+        assert outcome.status == "timeout"
+        await called(log, "cancelled 4")
+        await named(tools, "change")({"what": "annotations"})
+        await until(lambda: tools.statistics().revoked)
+        assert Gate().decide(named(tools, "add")).reason == "revoked"
+
+
+async def test_a_server_over_http_that_was_restarted_goes_on(log, served):
+    async with MCPTools(served(), trusted=True) as tools:
+        assert await named(tools, "add")({"a": 1, "b": 2}) == "3"
+        served()
+        assert await named(tools, "add")({"a": 1, "b": 2}) == "3"
+        await until(lambda: Gate().decide(named(tools, "add")).allowed)
+
+
 def test_the_sdk_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(MCPToolsError, match=r"pip install 'agent-runtime\[mcp\]'") as caught:
@@ -575,8 +648,6 @@ def quiet_sdk(monkeypatch):
 
 @pytest.fixture
 def unused_port():
-    import socket
-
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
