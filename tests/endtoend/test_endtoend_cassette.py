@@ -169,7 +169,7 @@ def test_a_prediction_that_was_late_is_late_again_and_one_in_time_is_in_time(pla
 def test_probes_at_later_positions_give_the_same_predictions(play):
     turn = Turn(
         items=(LONG, Call(OTHER)),
-        probes=(Probe(RIGHT, 0.6, delay=0.1), Probe(None, 0.7, delay=0.1), Probe(OTHER, 0.9, delay=0.1)),
+        probes=(Probe(RIGHT, 0.6, delay=0.1), Probe(None, 0.2, delay=0.1), Probe(OTHER, 0.9, delay=0.1)),
     )
     settings = Speculation(placement="beside", reprobe=(3, 6))
     recorded, events = assert_replays(play, turn, "Done.", speculation=settings)
