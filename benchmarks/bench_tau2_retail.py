@@ -21,7 +21,17 @@ from agent_runtime.tools import load_catalogue
 from mcp import StdioServerParameters
 from mcp.types import CallToolResult
 
-from agent_runtime import Agent, CallFinished, CallStarted, GuessStarted, Limits, MCPTools, RunResult, Sampling
+from agent_runtime import (
+    Agent,
+    CallFinished,
+    CallStarted,
+    GuessStarted,
+    Limits,
+    MCPTools,
+    RunResult,
+    Sampling,
+    Speculation,
+)
 
 ROOT = Path(__file__).parents[1]
 CATALOGUE = load_catalogue(ROOT / "examples" / "tau2-retail.toml")
@@ -113,6 +123,7 @@ async def run_all(options: argparse.Namespace) -> list[dict[str, Any]]:
         instructions=INSTRUCTIONS,
         limits=Limits(turns=options.turns, turn_tokens=256),
         sampling=Sampling(),
+        speculation=Speculation(min_confidence=0, placement="before") if options.eager else True,
         traces=options.db or False,
         device=options.device,
     )
@@ -160,6 +171,9 @@ def main() -> None:
     parser.add_argument("model", help="folder of a model, hub id, or openai:NAME@URL")
     parser.add_argument("--tasks", type=int, default=10, metavar="N", help="the first N of the package's 114 tasks")
     parser.add_argument("--turns", type=int, default=8, metavar="N", help="turns that a run may take")
+    parser.add_argument(
+        "--eager", action="store_true", help="guess before each turn and run whatever the gate allows, however unsure"
+    )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--db", help="also record the runs here")
     parser.add_argument("--json", action="store_true", help="a JSON line per task, then one of totals")
