@@ -25,7 +25,7 @@ from .counter_calibration import Calibrator, Reliability, ReliabilityTable
 from .counter_conversation import IN_AGENT, IN_USER, Aliases, Conversation
 from .counter_json import Key, key_of
 from .counter_records import Records
-from .counter_tools import Evidence, Readiness, Tools, evidence_of
+from .counter_tools import Outlook, Readiness, Tools
 from .errors import SpeculatorError
 from .predictors import Guess
 
@@ -33,11 +33,11 @@ FORMAT = 1
 """Of saved files."""
 MOST_CONVERSATIONS = 256
 """Conversations whose state is kept; the one asked about longest ago goes first."""
-MOST_TOOLS = 6
+MOST_TOOLS = 4
 """Tools whose arguments are looked for in one guess."""
 UNKNOWN = 1e-3
 """Chance of an argument for which there is no candidate."""
-NAME_CREDIT = 0.2
+NAME_CREDIT = 0.05
 """What the right tool with wrong arguments is worth beside the right call: it still drafts the call's first tokens."""
 
 
@@ -55,15 +55,12 @@ class _Filled:
 class _Estimate:
     """What is known at a turn's start."""
 
-    evidence: Evidence
-    shares: Mapping[str, float]
+    outlook: Outlook
     filled: Mapping[str, _Filled]
     tool: str
     """Of the best call."""
     of_turns: float
     """Raw chance that the turn makes it."""
-    any_call: float
-    """Chance that the turn makes any."""
 
     def call(self) -> ToolCall:
         """Return the best call."""
@@ -106,6 +103,8 @@ class CounterPredictor:
         self._table = ReliabilityTable()
         self._conversations: OrderedDict[int, Conversation] = OrderedDict()
         self._opened = 0
+        self._standing: tuple[Conversation, int, _Estimate] | None = None
+        """The last estimate, for whom and after which message: what is learned next is mostly this turn."""
 
     # --- guessing ---------------------------------------------------------------------------------------------
 
@@ -125,8 +124,16 @@ class CounterPredictor:
             return Guess(call=None, confidence=0.0)
         confidence = self._calibrator.probability(estimate.of_turns)
         if confidence < self.threshold:
-            return Guess(call=None, confidence=1.0 - estimate.any_call)
+            return Guess(call=None, confidence=1.0 - estimate.outlook.any_call)
         return Guess(call=estimate.call(), confidence=confidence)
+
+    def chance_of_call(self, messages: Sequence[Message]) -> float:
+        """Return how likely the turn that `messages` lead to calls any tool; 0 as long as no tool is known.
+
+        A guess's confidence divided by this is its chance where it is known that the turn makes a call.
+        """
+        estimate = self._estimate(self._conversation(messages))
+        return 0.0 if estimate is None else estimate.outlook.any_call
 
     # --- learning ---------------------------------------------------------------------------------------------
 
@@ -220,21 +227,22 @@ class CounterPredictor:
             known.extend([message])
         return known
 
-    def _estimate(self, conversation: Conversation, called: str | None = None) -> _Estimate | None:
-        """Return what a turn's start tells; `called` is looked at even where it seems unlikely."""
-        shares = self._tools.shares(conversation)
-        if not shares:
+    def _estimate(self, conversation: Conversation) -> _Estimate | None:
+        """Return what a turn's start tells; None as long as no tool is known."""
+        if self._standing is not None:
+            known, newest, standing = self._standing
+            if known is conversation and newest == conversation.newest:
+                return standing
+        outlook = self._tools.outlook(conversation)
+        if not outlook.shares:
             return None
-        evidence = evidence_of(conversation)
-        likely = self._tools.likely(shares, evidence, MOST_TOOLS)
-        if called in shares and called not in likely:
-            likely.append(called)
+        likely = outlook.likely(MOST_TOOLS)
         filled = {tool: self._fill(conversation, tool) for tool in likely}
-        ready = {tool: filling.ready for tool, filling in filled.items()}
-        chances = self._tools.probabilities(shares, evidence, ready)
+        chances = self._tools.probabilities(outlook, {tool: filling.ready for tool, filling in filled.items()})
         tool = max(likely, key=lambda name: chances[name] * (filled[name].chance + NAME_CREDIT))
-        any_call = self._tools.any_call(evidence)
-        return _Estimate(evidence, shares, filled, tool, any_call * chances[tool] * filled[tool].chance, any_call)
+        estimate = _Estimate(outlook, filled, tool, outlook.any_call * chances[tool] * filled[tool].chance)
+        self._standing = (conversation, conversation.newest, estimate)
+        return estimate
 
     def _fill(self, conversation: Conversation, tool: str) -> _Filled:
         forms = self._forms[tool]
@@ -261,17 +269,19 @@ class CounterPredictor:
         call = message.calls[0] if message.calls else None
         if call is not None and not isinstance(call, ToolCall):
             return  # malformed: it demanded no tool
-        estimate = self._estimate(conversation, call.name if call is not None else None)
-        if estimate is not None:
-            hit = call is not None and key_of(call.arguments) == key_of(estimate.call().arguments)
-            hit = hit and call is not None and call.name == estimate.tool
+        name = call.name if call is not None else None
+        estimate = self._estimate(conversation)
+        self._standing = None  # what is learned changes it
+        if estimate is None:
+            self._tools.learn(conversation, self._tools.outlook(conversation), {}, name)
+        else:
+            hit = call is not None and _is_same(call, estimate.call())
             self._table.add(self._calibrator.probability(estimate.of_turns), hit)
             self._calibrator.add(estimate.of_turns, hit)
             ready = {tool: filling.ready for tool, filling in estimate.filled.items()}
-            name = call.name if call is not None else None
-            self._tools.learn(conversation, estimate.evidence, estimate.shares, ready, name)
-        elif call is not None:
-            self._tools.learn(conversation, evidence_of(conversation), {}, {}, call.name)
+            if name is not None and name in estimate.outlook.shares and name not in ready:
+                ready[name] = self._fill(conversation, name).ready
+            self._tools.learn(conversation, estimate.outlook, ready, name)
         if call is not None:
             self._learn_arguments(conversation, call)
 
@@ -286,6 +296,10 @@ class CounterPredictor:
         self._records.learn(conversation, call.name, call.arguments)
 
 
+def _is_same(call: ToolCall, other: ToolCall) -> bool:
+    return call.name == other.name and key_of(call.arguments) == key_of(other.arguments)
+
+
 def _readiness(
     conversation: Conversation, tool: str, form: tuple[str, ...], arguments: Mapping[str, Key], chance: float
 ) -> Readiness:
@@ -298,4 +312,5 @@ def _readiness(
         and all(arguments.get(name) in conversation.used.get(("call", tool, name), ()) for name in form),
         mention=mention & (IN_USER | IN_AGENT),
         fresh=any(conversation.last_seen.get(key) == conversation.newest for key in arguments.values()),
+        again=bool(conversation.steps) and conversation.steps[-1] == tool,
     )

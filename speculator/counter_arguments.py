@@ -12,21 +12,16 @@ import json
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from .counter_choice import Chooser, Feature, as_feature
+from .counter_choice import Chooser, Feature
 from .counter_conversation import IN_AGENT, IN_USER, Conversation, Seat, Source
 from .counter_json import Key
+from .counter_sources import ArgumentCounts
 
-MOST_CANDIDATES = 24
+MOST_CANDIDATES = 16
 """Values from sources that are weighed for one argument."""
-MOST_SOURCES = 8
-"""Sources that are asked for values, of the argument itself and as many of its name in other tools."""
-MOST_KNOWN = 2000
-"""Sources, and constants, that are counted for one argument."""
-MOST_GROUPS = 32
-"""Tasks after which a constant counts as seen everywhere."""
-LEAST_RATE = 0.03
 UNUSED, USED, USED_LAST = 0, 1, 2
 LATER = 2
 """Rank of every unused value after the second; used ones have the rank behind it."""
@@ -116,6 +111,7 @@ def features(candidate: Candidate) -> list[Feature]:
 START: dict[Feature, float] = {
     ("rate", -1): -1.5,
     **{("rate", tenth): -2.0 + 0.3 * tenth for tenth in range(10)},
+    ("constant", -1): -3.0,
     **{("constant", tenth): -2.0 + 0.4 * tenth for tenth in range(10)},
     **{("rank", "result", rank): weight for rank, weight in enumerate((1.0, -0.5, -1.0, -1.5))},
     **{("use", kind, use): -0.7 for use in (USED, USED_LAST) for kind in ("result", "user", "agent")},
@@ -127,89 +123,6 @@ START: dict[Feature, float] = {
     ("taken",): -1.0,
 }
 """What holds of most tools, until an agent's own recordings say otherwise."""
-
-
-class Rate:
-    """How often something that could have been right was."""
-
-    __slots__ = ("right", "seen")
-
-    def __init__(self, seen: int = 0, right: int = 0) -> None:
-        self.seen = seen
-        self.right = right
-
-    @property
-    def value(self) -> float:
-        """The rate, with one failure added."""
-        return self.right / (self.seen + 1)
-
-
-class ArgumentCounts:
-    """What was counted of one argument."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.sources: dict[Source, Rate] = {}
-        self.constants: dict[Key, set[str]] = {}
-        """Per value the tasks in which it came up."""
-        self.groups: set[str] = set()
-        self._best: list[Source] | None = None
-
-    def best_sources(self) -> list[Source]:
-        """Return the sources with the best rates, the best first."""
-        if self._best is None:
-            rated = [(rate.value, source) for source, rate in self.sources.items() if rate.right]
-            good = sorted((item for item in rated if item[0] > LEAST_RATE), key=lambda item: (-item[0], item[1]))
-            self._best = [source for _, source in good[:MOST_SOURCES]]
-        return self._best
-
-    def tenth(self, source: Source) -> int:
-        """Return the rate of a source in tenths; -1 if it never was seen."""
-        rate = self.sources.get(source)
-        return -1 if rate is None else min(9, int(10 * rate.value))
-
-    def common_constants(self, group: str, most: int = 8) -> list[tuple[Key, int]]:
-        """Return values that came up in at least two tasks beside `group`, with the share of tasks in tenths."""
-        found = [(len(groups - {group}), key) for key, groups in self.constants.items() if len(groups) > 1]
-        found = sorted(((count, key) for count, key in found if count > 1), key=lambda item: (-item[0], item[1]))
-        return [(key, min(9, 10 * count // len(self.groups))) for count, key in found[:most]]
-
-    def add(self, conversation: Conversation, key: Key) -> None:
-        """Count that the argument had this value."""
-        self.calls += 1
-        self._best = None
-        origins = conversation.origins.get(key, set())
-        for source, rate in self.sources.items():
-            rate.seen += source not in origins and bool(conversation.values.get(source))
-        for source in origins:
-            if source in self.sources or len(self.sources) < MOST_KNOWN:
-                rate = self.sources.setdefault(source, Rate())
-                rate.seen += 1
-                rate.right += 1
-        if key not in self.constants and len(self.constants) >= MOST_KNOWN:
-            self.constants = {value: groups for value, groups in self.constants.items() if len(groups) > 1}
-        for groups in (self.constants.setdefault(key, set()), self.groups):
-            if len(groups) < MOST_GROUPS:
-                groups.add(conversation.group)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the counts as plain JSON."""
-        return {
-            "calls": self.calls,
-            "sources": [[source, rate.seen, rate.right] for source, rate in self.sources.items()],
-            "constants": [[key, sorted(groups)] for key, groups in self.constants.items()],
-            "groups": sorted(self.groups),
-        }
-
-    @classmethod
-    def from_json(cls, data: Any) -> ArgumentCounts:
-        """Return the counts that `to_json` gave."""
-        counts = cls()
-        counts.calls = data["calls"]
-        counts.sources = {as_feature(source): Rate(seen, right) for source, seen, right in data["sources"]}
-        counts.constants = {key: set(groups) for key, groups in data["constants"]}
-        counts.groups = set(data["groups"])
-        return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,12 +289,17 @@ def _is_foreign(conversation: Conversation, key: Key, sources: list[Source]) -> 
     return any(origin[0] == "result" and origin not in sources for origin in conversation.origins[key])
 
 
+@lru_cache(maxsize=4096)
+def _words_of(key: Key) -> tuple[str, ...]:
+    value = json.loads(key)
+    return tuple(value.lower().replace("_", " ").split()) if isinstance(value, str) else ()
+
+
 def _named(conversation: Conversation, key: Key) -> int:
     """Return who just used all words of a constant: 1 the user, 2 the agent, 3 both."""
-    value = json.loads(key)
-    if not isinstance(value, str):
+    named = _words_of(key)
+    if not named:
         return 0
-    named = value.lower().replace("_", " ").split()
     by_user = all(word in conversation.user_words for word in named)
     by_agent = all(word in conversation.agent_words for word in named)
     return IN_USER * by_user + IN_AGENT * by_agent

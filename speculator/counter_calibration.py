@@ -49,6 +49,21 @@ class Reliability:
         gaps = sum(abs((row.mean_confidence or 0.0) * row.guesses - row.hits) for row in self.bins)
         return gaps / self.guesses
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the table and its error as plain JSON."""
+        rows = [
+            {
+                "low": row.low,
+                "high": row.high,
+                "guesses": row.guesses,
+                "hits": row.hits,
+                "mean_confidence": row.mean_confidence,
+                "hit_rate": row.hit_rate,
+            }
+            for row in self.bins
+        ]
+        return {"guesses": self.guesses, "ece": self.ece, "bins": rows}
+
 
 class ReliabilityTable:
     """Counts guesses by their confidence once it is known whether they were right."""

@@ -44,6 +44,16 @@ class Weights:
         self._weights: dict[Feature, float] = dict(self._start)
         self._squares: dict[Feature, float] = {}
 
+    @property
+    def known(self) -> Mapping[Feature, float]:
+        """The weights that aren't 0."""
+        return self._weights
+
+    def total(self, features: Iterable[Feature]) -> float:
+        """Return the sum of the features' weights."""
+        get = self._weights.get
+        return sum([get(feature, 0.0) for feature in features])
+
     def __getitem__(self, feature: Feature) -> float:
         return self._weights.get(feature, 0.0)
 
@@ -114,8 +124,7 @@ class Chooser(Generic[Signature]):
     def _score(self, candidate: Signature) -> float:
         score = self._scores.get(candidate)
         if score is None:
-            weights = self.weights
-            score = sum([weights[feature] for feature in self._features(candidate)])
+            score = self.weights.total(self._features(candidate))
             if len(self._scores) >= MOST_SCORES:
                 self._scores.clear()
             self._scores[candidate] = score

@@ -16,11 +16,11 @@ from .counter_choice import Chooser, Feature, as_feature
 from .counter_conversation import IN_AGENT, IN_USER, Conversation, Record, Source
 from .counter_json import Key, is_list_of_objects, key_of, projected
 
-MOST_TEMPLATES = 8
+MOST_TEMPLATES = 5
 """Templates of one tool that are tried, the most frequent ones."""
 MOST_KNOWN = 500
 """Templates of one tool that are counted."""
-MOST_CANDIDATES = 24
+MOST_CANDIDATES = 16
 """Objects that are weighed for one tool."""
 LEAST_COUNT = 2
 """Times a template was found before it is tried."""

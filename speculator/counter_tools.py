@@ -44,6 +44,26 @@ class Readiness:
     """Who just wrote one of them, as in `Conversation.mention`."""
     fresh: bool
     """Whether the last message brought one of them."""
+    again: bool
+    """Whether the tool was called last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a turn's start tells of the tools, before anything is known of their arguments."""
+
+    shares: Mapping[str, float]
+    """The counts' estimate for every tool seen so far."""
+    evidence: Evidence
+    scores: Mapping[str, float]
+    """By how much the evidence speaks for each tool."""
+    any_call: float
+    """How likely the turn calls any tool."""
+
+    def likely(self, most: int) -> list[str]:
+        """Return the tools worth looking at, the likeliest first."""
+        rank = {tool: math.log(share + UNSEEN) + self.scores[tool] for tool, share in self.shares.items()}
+        return sorted(rank, key=lambda tool: (-rank[tool], tool))[:most]
 
 
 class ToolCounts:
@@ -94,8 +114,9 @@ class ToolWeights:
         for name, value in evidence:
             weights = self._of_evidence.get(name)
             if weights is not None:
-                for tool in scores:
-                    scores[tool] += weights[tool] * value
+                for tool, weight in weights.known.items():
+                    if tool in scores:
+                        scores[tool] += weight * value
         return scores
 
     def score(self, tool: str, share: float, ready: Readiness) -> float:
@@ -139,50 +160,37 @@ class Tools:
         self._counts = ToolCounts()
         self._weights = ToolWeights()
 
-    def shares(self, conversation: Conversation) -> dict[str, float]:
-        """Return the counts' estimate for every tool seen so far."""
-        return self._counts.probabilities(_contexts(conversation))
+    def outlook(self, conversation: Conversation) -> Outlook:
+        """Return what the counts and the evidence say at a turn's start."""
+        shares = self._counts.probabilities(_contexts(conversation))
+        evidence = _evidence(conversation)
+        scores = self._weights.scores([*shares, ANY], evidence)
+        return Outlook(shares, evidence, scores, 1 / (1 + math.exp(-scores.pop(ANY))))
 
-    def likely(self, shares: Mapping[str, float], evidence: Evidence, most: int) -> list[str]:
-        """Return the tools worth looking at, before anything is known of their arguments."""
-        scores = self._weights.scores(shares, evidence)
-        ranked = sorted(shares, key=lambda tool: (-math.log(shares[tool] + UNSEEN) - scores[tool], tool))
-        return ranked[:most]
-
-    def probabilities(
-        self, shares: Mapping[str, float], evidence: Evidence, ready: Mapping[str, Readiness]
-    ) -> dict[str, float]:
+    def probabilities(self, outlook: Outlook, ready: Mapping[str, Readiness]) -> dict[str, float]:
         """Return how likely each tool of `ready` is next, given that one of them is called."""
-        scores = self._weights.scores(ready, evidence)
-        for tool in scores:
-            scores[tool] += self._weights.score(tool, shares[tool], ready[tool])
+        scores = {
+            tool: outlook.scores[tool] + self._weights.score(tool, outlook.shares[tool], readiness)
+            for tool, readiness in ready.items()
+        }
         top = max(scores.values())
         raised = {tool: math.exp(score - top) for tool, score in scores.items()}
         total = sum(raised.values())
         return {tool: value / total for tool, value in raised.items()}
 
-    def any_call(self, evidence: Evidence) -> float:
-        """Return how likely the turn calls any tool."""
-        return 1 / (1 + math.exp(-self._weights.scores([ANY], evidence)[ANY]))
-
     def learn(
-        self,
-        conversation: Conversation,
-        evidence: Evidence,
-        shares: Mapping[str, float],
-        ready: Mapping[str, Readiness],
-        tool: str | None,
+        self, conversation: Conversation, outlook: Outlook, ready: Mapping[str, Readiness], tool: str | None
     ) -> None:
         """Learn that `tool` was called, None for no call; the rest is what was known before."""
-        self._weights.descend(ANY, evidence, self.any_call(evidence) - (tool is not None))
+        self._weights.descend(ANY, outlook.evidence, outlook.any_call - (tool is not None))
         if tool is None:
             return
         if tool in ready:
-            for name, probability in self.probabilities(shares, evidence, ready).items():
+            for name, probability in self.probabilities(outlook, ready).items():
                 error = probability - (name == tool)
                 if abs(error) >= SETTLED:
-                    self._weights.descend(name, evidence, error)
-                    self._weights.descend_readiness(name, shares[name], ready[name], error)
+                    self._weights.descend(name, outlook.evidence, error)
+                    self._weights.descend_readiness(name, outlook.shares[name], ready[name], error)
         self._counts.add(_contexts(conversation), tool)
 
     def to_json(self) -> dict[str, Any]:
@@ -195,7 +203,7 @@ class Tools:
         self._weights.load(data["weights"])
 
 
-def evidence_of(conversation: Conversation) -> Evidence:
+def _evidence(conversation: Conversation) -> Evidence:
     """Return what in a conversation may speak for one tool or another.
 
     Words weigh less the more there are of them, and less when a result stands between them and the turn.
@@ -238,6 +246,8 @@ def _features(tool: str, share: float, ready: Readiness) -> list[tuple[Feature, 
         (("repeats", repeats, sure > 2), 0.5),
         (("mention", mention, repeats), 0.5),
         (("fresh", fresh, repeats), 0.5),
+        (("again", ready.again, repeats, sure > 2), 0.5),
+        ((tool, "again", ready.again, repeats, sure > 2), 0.5),
         ((tool, "sure", sure), 0.5),
         ((tool, "repeats", repeats), 0.5),
         ((tool, "mention", mention, repeats), 0.5),
