@@ -80,7 +80,7 @@ class CounterPredictor:
     Args:
         threshold: Below this confidence it abstains (`Guess.call` is None). At the default a guess that is started is
             more likely right than wrong. Abstaining never raises Hit@1: measure that with 0, which always names a call.
-        online: Learn from a turn as soon as a conversation goes on past it, without `observe`.
+        online: Learn from a turn that was asked about as soon as its conversation goes on, without `observe`.
 
     Raises:
         CounterInvalid: the threshold is no probability.
@@ -214,18 +214,18 @@ class CounterPredictor:
         for number, known in reversed(self._conversations.items()):
             if known.starts(messages):
                 self._conversations.move_to_end(number)
-                break
-        else:
-            known = Conversation(aliases=self._aliases, group=f"conversation {self._opened}")
-            self._conversations[self._opened] = known
-            self._opened += 1
-            if len(self._conversations) > MOST_CONVERSATIONS:
-                self._conversations.popitem(last=False)
-        for message in messages[len(known.messages) :]:
-            if self.online and isinstance(message, AssistantMessage) and known.messages:
-                self._learn_turn(known, message)
-            known.extend([message])
-        return known
+                for message in messages[len(known.messages) :]:
+                    if self.online and isinstance(message, AssistantMessage):
+                        self._learn_turn(known, message)
+                    known.extend([message])
+                return known
+        opened = Conversation(aliases=self._aliases, group=f"conversation {self._opened}")
+        opened.extend(messages)
+        self._conversations[self._opened] = opened
+        self._opened += 1
+        if len(self._conversations) > MOST_CONVERSATIONS:
+            self._conversations.popitem(last=False)
+        return opened
 
     def _estimate(self, conversation: Conversation) -> _Estimate | None:
         """Return what a turn's start tells; None as long as no tool is known."""

@@ -33,6 +33,8 @@ MOST_VALUES = 200
 MOST_RECORDS = 40
 """Objects remembered of one place; the oldest go first."""
 MOST_ALIASES = 10_000
+LONGEST_NUMBER = 18
+"""Digits of a whole number in a text."""
 SHORT_RESULT = 60
 """Characters of a result that isn't JSON and may be a value as a whole."""
 
@@ -161,7 +163,7 @@ class Conversation:
     def _readings(self, span: Span) -> list[tuple[str, Any]]:
         """Return what a piece of text may stand for, with the shape of each reading."""
         readings: list[tuple[str, Any]] = [(span.shape, span.value)]
-        if span.shape == "9":
+        if span.shape == "9" and len(span.value) <= LONGEST_NUMBER:
             readings.append(("number", int(span.value)))
         elif span.shape == "day" and self._years:
             readings.append(("dated", f"{self._years.most_common(1)[0][0]}-{span.value}"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
+from json.encoder import encode_basestring
 from typing import Any
 
 from agent_runtime.tools.canonical import is_shallow, plain
@@ -14,12 +16,16 @@ LONGEST_VALUE = 200
 MOST_FIELDS = 60
 """Scalars of one object that are remembered."""
 
+_DIGIT = re.compile(r"\d")
+
 Key = str
 """A value as canonical JSON: what makes values equal."""
 
 
 def key_of(value: Any) -> Key:
     """Return the form in which values are compared."""
+    if type(value) is str:
+        return encode_basestring(value)  # the same, without an encoder of its own for each of many words
     return canonical_json(plain(value))
 
 
@@ -93,4 +99,4 @@ def projected(items: list[Mapping[str, Any]], kept: tuple[str, ...]) -> Key | No
 
 
 def _blurred(name: str) -> str:
-    return "*" if any(letter.isdigit() for letter in name) else name
+    return name if _DIGIT.search(name) is None else "*"

@@ -47,7 +47,7 @@ def shape(word: str) -> str:
     """Return the shape of a word: `ann_li_36` -> `a_a_9`, `2024-05-20` -> `9-9-9`, `JG7FMM` -> `X6`."""
     parts = []
     for run in _RUN.findall(word[:LONGEST_WORD]):
-        if run.isdigit():
+        if run.isdecimal():
             parts.append("9")
         elif len(run) > 1 and run.isalnum() and run.upper() == run:
             parts.append(f"X{len(run)}")
