@@ -208,6 +208,8 @@ class Conversation:
         seat = values.get(key)
         if seat is not None and seat.message == self.newest:
             return  # its first place in a message counts
+        if len(values) >= MOST_VALUES and next(iter(values.values())).message == self.newest:
+            return  # of a longer list the beginning counts
         values[key] = Seat(self.newest, place)
         values.move_to_end(key)
         self.origins[key].add(source)

@@ -92,11 +92,11 @@ def _names(text: str, match: re.Match[str]) -> Iterator[Span]:
     head, _, tail = name.rpartition(" ")
     proper = head if head and tail.islower() else name
     lead = _word_before(text, match.start())
-    doubtful = " " not in proper and (proper.isupper() or _opens_sentence(text, match.start()))
+    if " " not in proper and (proper.isupper() or _opens_sentence(text, match.start())):
+        return  # a code, found as a word, or no name at all
     if proper is not name:
         yield Span("name", name, lead)
-    if not doubtful:
-        yield Span("name", proper, lead)
+    yield Span("name", proper, lead)
 
 
 def _opens_sentence(text: str, at: int) -> bool:
@@ -112,7 +112,11 @@ def _word_before(text: str, at: int) -> str:
 def aliases(text: str) -> Iterator[tuple[str, str]]:
     """Yield (name, code) for whatever the text introduces as `Name (CODE)`."""
     for match in _ALIAS.finditer(text[:LONGEST_TEXT]):
-        yield match.group(1), match.group(2)
+        name, code = match.group(1), match.group(2)
+        yield name, code
+        _, _, rest = name.partition(" ")
+        if rest and _opens_sentence(text, match.start()):
+            yield rest, code  # "From Oslo (OSL)"
 
 
 def years(text: str) -> list[str]:
