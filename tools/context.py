@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass
+
+serves_guess: ContextVar[bool] = ContextVar("agent_runtime_serves_guess", default=False)
+"""Whether the code that runs serves a guess. Not for tools: for connections, which let no guess ask a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

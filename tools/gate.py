@@ -53,6 +53,8 @@ class Gate:
             return Verdict("requires_approval", "a person must approve its calls")
         if contract.sequential:
             return Verdict("sequential", "it must not run beside other calls")
+        if tool.objection is not None:
+            return Verdict("revoked", tool.objection)
         if contract.pre_execute is False:
             return Verdict("revoked", "its author or operator forbids starting it early (pre_execute = false)")
         if contract.fresh_for == 0:

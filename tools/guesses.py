@@ -10,6 +10,7 @@ from typing import Any, Literal
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from .context import serves_guess
 from .errors import InvalidArguments
 from .event_loops import LoopHandle
 from .execute import Execution
@@ -149,10 +150,12 @@ class Guesses:
         wiring.tasks.start_soon(self._run, guess, guess.execution, name=f"guess {guess.number} of {tool.name}")
         return None
 
-    def is_stale(self, guess: Guess) -> Literal["written", "expired"] | None:
+    def is_stale(self, guess: Guess) -> Literal["written", "expired", "revoked"] | None:
         """Tell why the guess's result must not serve a call that is demanded now, or None if it may."""
         assert guess.tool is not None and guess.execution is not None
         contract = guess.tool.contract
+        if guess.tool.objection is not None:
+            return "revoked"
         if guess.outdated or self._wiring.shared.versions.moved_since(guess.stamp, contract.reads):
             return "written"
         started_at = guess.execution.started_at
@@ -222,6 +225,7 @@ class Guesses:
             await checkpoint_if_cancelled()
             if execution.cancelled:
                 return
+            serves_guess.set(True)  # in this task and what it starts
             guess.state = "running"
             self.executed[tool.name] += 1
             self._wiring.executed[tool.name] += 1

@@ -70,6 +70,14 @@ class Tool:
         return canonical_arguments(valid, self.contract.secret)
 
     @property
+    def objection(self) -> str | None:
+        """What stands at this moment against starting the tool early, whatever its contract says; None = nothing.
+
+        A tool that comes from a server may lose what its contract rests on.
+        """
+        return None
+
+    @property
     def secret_arguments(self) -> frozenset[str]:
         """Names of arguments that must not be stored or shown: declared secret, or typed `SecretStr`."""
         return self.contract.secret | (self.signature.secret if self.signature is not None else frozenset())

@@ -12,11 +12,11 @@ from mcp.types import InputRequiredResult
 from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, URL_ELICITATION_REQUIRED
 from pydantic import ValidationError
 
+from ..context import serves_guess
 from ..errors import ToolFailure
 from .connection import Connection
 from .errors import MCPServerFailed
 from .flights import Flights
-from .guessing import is_guess
 from .questions import ASKS, answering
 from .results import View, bounded, read
 from .standing import ToolStanding
@@ -51,7 +51,7 @@ class RemoteCall:
         """
         sent = {**arguments, **self.fixed}
         try:
-            return await (self._guess(sent) if is_guess() else self._demand(sent))
+            return await (self._guess(sent) if serves_guess.get() else self._demand(sent))
         except MCPError as error:
             raise self._failure(error) from error
         except InputRequiredRoundsExceededError as error:

@@ -1,38 +1,26 @@
-"""A tool of a server: its contract holds only as long as the server keeps to what it declared."""
+"""A tool of a server: it may be started early only as long as the server keeps to what it declared."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..contract import Contract
 from ..tool import Tool
 from .standing import ToolStanding
 
-_DECLARED: Any = vars(Tool)["contract"]  # the slot in which a tool keeps the contract it was made with
 
-
-@dataclass(frozen=True, eq=False)  # with slots, dataclasses would drop the property: it has a field's name
+@dataclass(frozen=True, eq=False, slots=True)
 class MCPTool(Tool):
     """A tool of a Model Context Protocol server."""
 
     standing: ToolStanding = field(repr=False)
 
-    @property  # type: ignore[misc]
-    def contract(self) -> Contract:
-        """The tool's contract; while something stands against it, one under which nothing is started early.
-
-        What was fetched early before that isn't handed over either.
-        """
-        declared: Contract = _DECLARED.__get__(self, type(self))
-        if self.standing.objection is None:
-            return declared
-        return replace(declared, pre_execute=False, fresh_for=0.0)
-
-    @contract.setter
-    def contract(self, value: Contract) -> None:
-        _DECLARED.__set__(self, value)
+    @property
+    def objection(self) -> str | None:
+        """What stands against starting the tool early: its server is down, or changed it."""
+        return self.standing.objection
 
     @classmethod
     def made(
