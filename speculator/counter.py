@@ -26,7 +26,7 @@ from .counter_conversation import IN_AGENT, IN_USER, Aliases, Conversation
 from .counter_json import Key, key_of
 from .counter_records import Records
 from .counter_tools import Outlook, Readiness, Tools
-from .errors import SpeculatorError
+from .errors import CounterInvalid
 from .predictors import Guess
 
 FORMAT = 1
@@ -66,12 +66,6 @@ class _Estimate:
         """Return the best call."""
         arguments = self.filled[self.tool].arguments
         return ToolCall(self.tool, {name: json.loads(key) for name, key in arguments.items()})
-
-
-class CounterInvalid(SpeculatorError, ValueError):
-    """Raised when a setting or a saved file of the counter predictor can't be used; the message says which and why."""
-
-    exit_code = 2
 
 
 class CounterPredictor:

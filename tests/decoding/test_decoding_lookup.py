@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -167,13 +166,3 @@ def test_the_cost_of_a_token_does_not_grow_with_the_text() -> None:
         for at in range(len(text)):
             index.add(text, at)
         assert counted <= 2 * 16 * len(text)
-
-
-def test_indexing_speed_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    text = [(index * index) % 251 % 40 for index in range(20_000)]
-    index = TailIndex()
-    started = time.perf_counter()
-    for at in range(len(text)):
-        index.add(text, at)
-    with capsys.disabled():
-        print(f"\nlookup index: {(time.perf_counter() - started) / len(text) * 1e6:.2f} us per token")

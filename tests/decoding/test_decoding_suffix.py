@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -226,13 +225,3 @@ def test_proposals_are_deterministic_and_don_t_depend_on_how_often_was_asked(tex
     whole = row_of(2, text, owner="a")
     whole.prompt_tokens = 1
     assert often.propose(row, 5) == once.propose(whole, 5)
-
-
-def test_speed_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    text = [(index * index) % 251 % 40 for index in range(10_000)]
-    automaton, end = SuffixAutomaton(), 0
-    started = time.perf_counter()
-    for token in text:
-        end = automaton.extend(end, token)
-    with capsys.disabled():
-        print(f"\nsuffix automaton: {(time.perf_counter() - started) / len(text) * 1e6:.2f} us per token")

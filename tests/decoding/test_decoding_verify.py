@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -379,22 +378,3 @@ def test_a_draft_of_a_smaller_vocabulary_is_verified_over_the_whole_one() -> Non
 def test_what_does_not_belong_together_is_refused(rows: int, proposal: Any, masks: Any, message: str) -> None:
     with pytest.raises(DecodingError, match=message):
         verify(TABLE[:rows], proposal, sampler_of(Sampling()), masks)
-
-
-def test_time_of_verification_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = []
-    for guesses in (0, 4, 8):
-        logits = torch.randn(1 + guesses, 1024)
-        ids = logits.argmax(-1).tolist()
-        proposal = Proposal("lookup", tuple(ids[:guesses])) if guesses else None
-        for name, sampling in (("greedy", Sampling()), ("sampled", Sampling(temperature=0.7, seed=1))):
-            sampler = Sampler(sampling, vocab_size=1024, device=CPU, prompt=[0])
-            times = []
-            with torch.inference_mode():
-                for _ in range(60):
-                    started = time.perf_counter()
-                    verify(logits, proposal, sampler)
-                    times.append(time.perf_counter() - started)
-            lines.append(f"{name} k={guesses}: {sorted(times)[len(times) // 2] * 1e6:.0f} us")
-    with capsys.disabled():
-        print("\nverification of one row, 1,024 tokens:", ", ".join(lines))

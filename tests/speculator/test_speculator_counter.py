@@ -10,7 +10,8 @@ from typing import Any
 import anyio
 import pytest
 from agent_runtime.speculator import counter, counter_conversation
-from agent_runtime.speculator.counter import CounterInvalid, CounterPredictor
+from agent_runtime.speculator.counter import CounterPredictor
+from agent_runtime.speculator.errors import CounterInvalid
 from agent_runtime.tools.values import MalformedCall, ToolCall
 from agent_runtime.traces.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from agent_runtime.traces.trajectory import RecordedResult, RecordedTurn, Trajectory
