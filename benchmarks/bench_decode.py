@@ -83,7 +83,7 @@ def stepper(worker: Any, rows: int, context: int, *, processors: bool = False) -
     from agent_runtime.decoding.sampling import Sampler
     from agent_runtime.decoding.verify import verify_rows
 
-    executor = worker._executor
+    executor = worker.executor
     greedy = Sampling()
     warped = Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.02, repetition_penalty=1.1, seed=1)
     samplers = [
@@ -186,7 +186,7 @@ def main() -> None:
     with ModelWorker(model, executor=arguments.executor) as worker, torch.inference_mode():
         steps = {rows: stepper(worker, rows, arguments.context) for rows in (1, 2)}
         processed = stepper(worker, 1, arguments.context, processors=True)
-        products_of_executor = Floor(worker._executor, model, context=arguments.context)
+        products_of_executor = Floor(worker.executor, model, context=arguments.context)
         for round_ in range(arguments.rounds + 1):
             for rows in (1, 2):
                 note(f"floor, {rows} row(s)", per_call(floors[rows], count, clock))

@@ -351,7 +351,7 @@ def measure(name: str, settings: Settings, copy_rate: float) -> dict[str, Any]:
         ModelWorker(model, executor=kind, drafts=[draft], draft_tokens=max(DRAFTED)) as worker,
         ModelWorker(model, executor="lean") as lean,
     ):
-        executor = worker._executor
+        executor = worker.executor
         needed = bytes_per_forward(model, executor, settings)
         with torch.inference_mode():
             relative = measure_costs(executor).relative()

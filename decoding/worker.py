@@ -127,6 +127,11 @@ class ModelWorker:
     # -- from any thread ----------------------------------------------------------------------------------------
 
     @property
+    def executor(self) -> Executor:
+        """What runs the forward passes. To be used by the model thread, or before any row is submitted."""
+        return self._executor
+
+    @property
     def vocab_size(self) -> int:
         """Number of logits per position."""
         return self._executor.vocab_size

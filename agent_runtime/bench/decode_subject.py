@@ -50,7 +50,7 @@ class Subject:
     @property
     def executor(self) -> Executor:
         """What runs the worker's forward passes; not to be run while rows are decoded."""
-        return self.model.worker._executor
+        return self.model.worker.executor
 
     def close(self) -> None:
         """Stop the worker."""

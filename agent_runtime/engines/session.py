@@ -42,6 +42,8 @@ class _Turn:
     messages: tuple[Message, ...]
     prompt: tuple[int, ...]
     row: Row | None = None
+    written: tuple[int, ...] = ()
+    """What stands for the message so far, where no row generates it (`stand_in`)."""
     guessed: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Calls that probes have answered, canonical, as the tokens that the model would write."""
     suggestion: tuple[int, ...] = ()
@@ -171,7 +173,8 @@ class LocalSession:
             return ProbeResult(call=None, confidence=1.0, tokens=0)
         grammar = await anyio.to_thread.run_sync(model.grammar, self._tools) if self._grammar is None else self._grammar
         turn = await self._rendered(messages)
-        written = turn.row.tokens_so_far[:position] if turn.row is not None and position else ()
+        so_far = turn.row.tokens_so_far if turn.row is not None else turn.written
+        written = so_far[:position]
         prompt = turn.prompt + written + model.speculator.suffix(model.decode(written) if written else "")
         if model.context_tokens is not None:
             max_tokens = min(max_tokens, model.context_tokens - len(prompt))
@@ -217,6 +220,20 @@ class LocalSession:
             co_decoded=finished is not None and finished.shared_forwards > 0,
             completed=completed,
         )
+
+    @property
+    def model(self) -> LoadedModel:
+        """The model, and what speaks its language."""
+        return self._model
+
+    async def stand_in(self, messages: Sequence[Message], tokens: Sequence[int]) -> None:
+        """Let probes after `messages` find `tokens` as the message so far, until something is generated.
+
+        Raises:
+            EngineFailed: the template refuses the conversation.
+        """
+        turn = await self._rendered(messages)
+        turn.row, turn.written = None, tuple(tokens)
 
     def suggest(self, messages: Sequence[Message], call: ToolCall) -> None:
         """Draft the tokens of `call` for the message after `messages`, as a probe wrote it or the template would."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
 
 from agent_runtime.traces.messages import AssistantMessage, Message
 
@@ -12,16 +10,6 @@ from .base import ProbeResult
 from .formats import THINK_OPEN
 from .session import LocalSession
 from .template import thinks_at
-
-if TYPE_CHECKING:
-    from agent_runtime.decoding.row import Row
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenRow:
-    """Stands where a session keeps the row that generates: what is written is known from the start."""
-
-    tokens_so_far: tuple[int, ...]
 
 
 class TeacherForcing:
@@ -39,7 +27,7 @@ class TeacherForcing:
 
         The mark that opens the thinking belongs to it where the chat template doesn't write it already.
         """
-        model = self._session._model
+        model = self._session.model
         text = message.thinking or message.text
         if not text:
             return ()
@@ -54,6 +42,5 @@ class TeacherForcing:
         Raises:
             EngineFailed: the template refuses the conversation, the tools have no grammar, or decoding broke.
         """
-        turn = await self._session._rendered(messages)  # which the session keeps for the probe
-        turn.row = cast("Row", WrittenRow(tuple(written)))
+        await self._session.stand_in(messages, written)
         return await self._session.probe(messages, position=len(written), max_tokens=max_tokens)
