@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from .executor import FINAL, Block, ExecutorKind, RowCache, ancestors, depths
 from .linear import Linear, fuse, pack_small
+from .one_row import OneRow, why_not_one_row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -150,6 +151,7 @@ class LeanExecutor:
         self._eps_of = {
             size: torch.tensor(math.sqrt(size * self.eps), device=self.device) for size in (self.width, self.head_dim)
         }
+        self._one_row = OneRow(self) if why_not_one_row(self) is None else None
 
     # -- weights ------------------------------------------------------------------------------------------------
 
@@ -259,8 +261,10 @@ class LeanExecutor:
                 positions.extend(trunk - 1 + depth for depth in depths(block.tree))
             wanted.extend(range(start + block.logits_from, len(tokens)))
             spans.append((cast("LeanCache", block.cache), start, len(tokens), block.tree))
-        x = self.embedding.index_select(0, torch.tensor(tokens, device=self.device))  # [T, width]
         cos, sin = self._rotation(positions)
+        if self._one_row is not None and len(tokens) == 1 and wanted:
+            return self._one_row.run(spans[0][0], tokens[0], (cos, sin), layers, taps)
+        x = self.embedding.index_select(0, torch.tensor(tokens, device=self.device))  # [T, width]
         # One buffer serves all layers: each overwrites it after the one before has used it.
         attended = torch.empty(len(tokens), self.heads * self.head_dim, dtype=self.dtype, device=self.device)
         views = [self._view(*span, attended) for span in spans]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
+from threadpoolctl import threadpool_info, threadpool_limits
+
 WAIT_POLICY = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "GOMP_SPINCOUNT": "0"}
 """Read by the OpenMP runtimes (GNU's, Intel's and LLVM's) when torch loads them."""
 
@@ -24,7 +26,7 @@ def default_threads() -> int:
 
 
 def configure_threads(threads: int | None = None) -> int:
-    """Set torch's threads and a passive wait policy; return the number of threads.
+    """Set the threads of torch and of NumPy's BLAS and a passive wait policy; return the number of threads.
 
     Call it before torch is first imported, as early as the program's entry point: the OpenMP runtime reads the wait
     policy once, when torch loads it. Afterwards only the number of threads still takes effect. What the user has set
@@ -43,7 +45,18 @@ def configure_threads(threads: int | None = None) -> int:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(count)
+    if "numpy" in sys.modules:  # else its BLAS reads the environment when it is loaded
+        threadpool_limits(count, "blas")
     return count
+
+
+def one_thread() -> bool:
+    """Tell whether torch and NumPy's BLAS compute with one thread each."""
+    import torch
+
+    return torch.get_num_threads() == 1 and all(
+        pool["num_threads"] == 1 for pool in threadpool_info() if pool["user_api"] == "blas"
+    )
 
 
 def _from_environment() -> int | None:

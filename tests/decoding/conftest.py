@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from agent_runtime.decoding.requests import Finished, Ready, RowRequest, Tokens
+from agent_runtime.decoding.threads import configure_threads
 from agent_runtime.decoding.worker import ModelWorker
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
@@ -30,7 +31,7 @@ from transformers import (
 from transformers.utils import logging
 
 logging.set_verbosity_error()
-torch.set_num_threads(1)
+configure_threads(1)
 
 VOCAB = 300
 BASE: dict[str, Any] = {

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 from agent_runtime.decoding.errors import ModelUnsupported
-from agent_runtime.decoding.executor import Block, choose_executor
+from agent_runtime.decoding.executor import FINAL, Block, choose_executor
 from agent_runtime.decoding.lean import LeanExecutor, why_not_lean
 from agent_runtime.decoding.linear import PACKED_BYTES, Linear, pack_small
+from agent_runtime.decoding.one_row import why_not_one_row
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from .conftest import BASE, CONFIGS, VOCAB, build
@@ -44,6 +45,51 @@ def test_ragged_blocks_give_the_logits_of_the_plain_forward(name: str) -> None:
     assert (torch.cat(ours) - expected).abs().max() < 1e-5 * scale
     assert (torch.cat(ours_other) - expected_other).abs().max() < 1e-5 * scale
     assert (a.length, b.length) == (90, 60)
+
+
+@pytest.mark.parametrize("several_threads", [False, True])
+@pytest.mark.parametrize("name", LEAN)
+@torch.inference_mode()
+def test_single_tokens_give_the_logits_of_the_plain_forward(
+    name: str, several_threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if several_threads:  # products and all else are torch's then
+        monkeypatch.setattr("agent_runtime.decoding.lean.why_not_one_row", lambda executor: "there are several threads")
+    model = build(CONFIGS[name]())
+    ids = some_ids(300, seed=2)
+    expected = reference(model, ids)
+    executor = LeanExecutor(model)
+    cache = executor.new_cache(4)
+    ours = torch.cat([executor.forward([Block(cache, [token], 0)]) for token in ids])
+    assert (ours - expected).abs().max() < 1e-5 * expected.abs().max()
+    assert cache.length == 300
+    executor.crop(cache, 120)
+    again = torch.cat([executor.forward([Block(cache, [token], 0)]) for token in ids[120:140]])
+    assert torch.equal(again, ours[120:140])
+
+
+@torch.inference_mode()
+def test_a_single_tokens_states_are_those_of_a_block_and_stay_as_they_are(qwen3: Any) -> None:
+    executor = LeanExecutor(qwen3)
+    ids, taps = some_ids(30), (0, 1, FINAL)
+    one, block = executor.new_cache(30), executor.new_cache(30)
+    executor.forward([Block(one, ids[:28], 28)])
+    logits, states = executor.forward_tapped([Block(one, ids[28:29], 0)], taps)
+    kept = [logits.clone(), *(state.clone() for state in states)]
+    executor.forward([Block(one, ids[29:], 0)])  # the next step may not write over what this one returned
+    assert all(torch.equal(a, b) for a, b in zip([logits, *states], kept, strict=True))
+    expected, expected_states = executor.forward_tapped([Block(block, ids[:29], 28)], taps)
+    assert torch.allclose(logits, expected, atol=1e-5)
+    for ours, theirs in zip(states, expected_states, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_one_row_is_for_float32_and_one_thread_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert why_not_one_row(LeanExecutor(build(CONFIGS["qwen2"]()))) is None
+    assert "float32" in str(why_not_one_row(LeanExecutor(build(CONFIGS["qwen3"]()).to(torch.bfloat16))))
+    assert "biases" in str(why_not_one_row(LeanExecutor(build(CONFIGS["llama-biased"]()))))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert "threads" in str(why_not_one_row(LeanExecutor(build(CONFIGS["qwen3"]()))))
 
 
 @torch.inference_mode()

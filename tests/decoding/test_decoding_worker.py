@@ -357,6 +357,23 @@ def test_threads_are_set_before_torch_loads_and_the_users_choice_wins() -> None:
         assert output.stdout.split() == ["True", "PASSIVE"]
 
 
+@pytest.mark.parametrize("loaded_before", [True, False])
+def test_numpys_products_get_the_same_number_of_threads(loaded_before: bool) -> None:
+    script = (
+        f"{'import numpy' if loaded_before else ''}\n"
+        "from agent_runtime.decoding.threads import configure_threads, one_thread\n"
+        "configure_threads(1)\n"
+        "import numpy, torch\n"
+        "print(one_thread())\n"
+        "torch.set_num_threads(2)\n"
+        "print(one_thread())\n"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", script], env={"PATH": ""}, capture_output=True, text=True, check=True
+    )
+    assert output.stdout.split() == ["True", "False"]
+
+
 def test_a_close_that_falls_between_two_steps_is_heard(qwen3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class LateBell(threading.Event):
         """Lets a close arrive just before the bell is cleared."""

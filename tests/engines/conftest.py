@@ -11,6 +11,7 @@ import anyio
 import pytest
 import torch
 from agent_runtime.decoding.requests import Finished, Ready, RowRequest, Tokens
+from agent_runtime.decoding.threads import configure_threads
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
@@ -20,7 +21,7 @@ from agent_runtime.engines.local import LocalEngine
 
 logging.set_verbosity_error()
 logging.disable_progress_bar()
-torch.set_num_threads(1)
+configure_threads(1)
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|speculate|>")
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
