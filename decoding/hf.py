@@ -1,8 +1,9 @@
 """Any causal language model of `transformers` through its own forward.
 
 Models whose layers all attend (fully or in a sliding window) decode as one left-padded batch; longer blocks run row by
-row. Models with recurrent or convolution state can't share a forward between rows of unequal length, nor go back:
-they run row by row on copies of their state, and a prefix is re-used at exactly the length at which it was kept.
+row. Models with recurrent or convolution state can't share a forward between rows of unequal length: they run row by
+row, and a prefix is re-used at exactly the length at which it was kept. After a block a convolution's state is cropped;
+a recurrent one can't go back, so it is copied before the block, and what was accepted is read again.
 
 What a model can do is tried out at the start on a few tokens, against its plain forward: a model that can't be
 padded falls back to row by row, one that can't continue from its cache is refused.
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from .errors import ModelUnsupported
 from .executor import Block, ExecutorKind, RowCache, ancestors, depths
-from .hf_cache import AttentionCache, PaddedGroup, StateCache, attends_only, same_rows, slides
+from .hf_cache import AttentionCache, Mark, PaddedGroup, StateCache, attends_only, same_rows, slides
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -56,6 +57,7 @@ class HfExecutor:
         self.rewinds = self.shares_forwards = self._attends_only
         self.trees = False
         self._single_tokens = False  # whether a continued state takes one token at a time only
+        self._crops_states = True  # where the library's cache says that it can
         self._fixed_bytes = self._token_bytes = 0
         self._try_out()
 
@@ -109,11 +111,16 @@ class HfExecutor:
         row.length = length + len(kept)
 
     def mark(self, cache: RowCache) -> object:
-        """Return a copy of a recurrent state; None for what can be cropped."""
-        return cache.copied() if isinstance(cache, StateCache) else None
+        """Return a mark where the state can be cropped to it, else a copy; None for what `crop` brings back."""
+        if not isinstance(cache, StateCache):
+            return None
+        return (cache.mark() if self._crops_states else None) or cache.copied()
 
     def rewind(self, cache: RowCache, mark: object, tokens: Sequence[int]) -> RowCache:
-        """Take the copied state and replay `tokens` from there."""
+        """Crop the state to the mark and what stands behind it, or take the copied state and replay `tokens`."""
+        if isinstance(mark, Mark):
+            cast("StateCache", cache).rewind(mark, len(tokens))
+            return cache
         state = cast("StateCache", mark)
         if tokens:
             self.forward([Block(state, tokens, len(tokens))])
@@ -192,6 +199,7 @@ class HfExecutor:
 
     def _forward_state(self, row: StateCache, block: Block, taps: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
         tokens = list(block.tokens)
+        row.settle()
         # A failure inside leaves a state that is neither before nor after: the worker drops the cache of a failed row.
         parts = [[token] for token in tokens] if self._single_tokens and row.length > 0 else [tokens]
         logits: list[Tensor] = []
@@ -248,6 +256,7 @@ class HfExecutor:
             self._single_tokens = True
             if not self._agrees(self._measure(ids)[1], plain):
                 raise ModelUnsupported(self._refusal("continuing from its cache differs from its plain forward"))
+        self._crops_states = not self._attends_only and self._crops_correctly(ids, plain)
         if self._attends_only:
             self.shares_forwards = self._pads_correctly(ids, plain)
             # A mask of one's own would have to know each layer's window.
@@ -287,6 +296,21 @@ class HfExecutor:
             return False
         rows = torch.stack(steps, dim=1)  # [row, step, vocab]
         return self._agrees(rows[0], plain[split - 2 : split]) and self._agrees(rows[1], plain[-2:])
+
+    def _crops_correctly(self, ids: list[int], plain: Tensor) -> bool:
+        """Tell whether a state that went on with other tokens comes back by cropping."""
+        cache = self.new_cache(0)
+        half = TRIAL_LENGTH // 2
+        self.forward([Block(cache, ids[:half], half)])
+        mark = self.mark(cache)
+        other = [(token + 1) % self.vocab_size for token in ids[half + 1 :]]
+        try:
+            self.forward([Block(cache, [ids[half], *other], 1 + len(other))])
+            cache = self.rewind(cache, mark, ids[half : half + 1])
+            after = self.forward([Block(cache, ids[half + 1 :], 0)])
+        except (TypeError, ValueError, RuntimeError, NotImplementedError):
+            return False
+        return self._agrees(after, plain[half + 1 :])
 
     def _reads_trees(self, ids: list[int], plain: Tensor) -> bool:
         """Tell whether a token's siblings leave its logits alone, and the accepted path can be kept."""

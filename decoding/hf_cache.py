@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -125,12 +126,26 @@ class PaddedGroup:
             row.take(layers)
 
 
+class Mark:
+    """A length that a `StateCache` can be cropped to for as long as somebody holds the mark."""
+
+    __slots__ = ("__weakref__", "length")
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+
 class StateCache:
-    """One row's cache of a model with recurrent state: copied whole, never cropped."""
+    """One row's cache of a model with state other than keys and values.
+
+    Convolutions hold their last few inputs only. They can hold more for a while and be cropped, which `mark` and
+    `rewind` do; a recurrent state can't come back and is copied whole.
+    """
 
     def __init__(self, config: Any) -> None:
         self.length = 0
         self.state = DynamicCache(config=config)
+        self._marks: WeakSet[Mark] = WeakSet()
 
     @property
     def nbytes(self) -> int:
@@ -142,7 +157,43 @@ class StateCache:
         twin = StateCache.__new__(StateCache)
         twin.length = self.length
         twin.state = copy.deepcopy(self.state)
+        twin._marks = WeakSet()
+        twin.settle()
         return twin
+
+    def mark(self) -> Mark | None:
+        """Keep from here on what `rewind` needs to come back; None where the state can't, or isn't there yet."""
+        self.settle()
+        if self.length == 0 or not self.state.is_croppable:
+            return None
+        self.state.activate_past_recording()
+        mark = Mark(self.length)
+        self._marks.add(mark)
+        return mark
+
+    def rewind(self, mark: Mark, tokens: int) -> None:
+        """Crop to `tokens` tokens behind the mark. No other mark can be used after that."""
+        kept = mark.length + tokens
+        self.state.crop(kept - self.length)
+        self.length = kept
+        self._marks.clear()
+        self._stop_recording()
+
+    def settle(self) -> None:
+        """Drop what nobody can go back to any more."""
+        if not self._marks and any(self.state.is_recording_past(index) for index in range(len(self.state.layers))):
+            self.state.crop(0)
+            self._stop_recording()
+
+    def _stop_recording(self) -> None:
+        layers: list[Any] = self.state.layers
+        for layer in layers:
+            if getattr(layer, "record_past", False):
+                layer.record_past = False
+                # What was cropped is a view, which would keep all that it was cropped from.
+                layer.conv_states = {
+                    at: state if state is None else state.clone() for at, state in layer.conv_states.items()
+                }
 
 
 def tensors_of(cache: Any) -> list[Tensor]:
