@@ -4,7 +4,8 @@
     python benchmarks/endtoend.py table --out DIR                      # what DIR holds, as Markdown
 
 `off` and `tool` share one engine, whose own tokens are drafted from the guessed call only; `token` and `both` share
-another with every draft that needs nothing but the text. All modes run interleaved in one process, each task once per
+another with every draft that needs nothing but the text; `shared` is `both` on a third, whose drafts also know what the
+agent wrote in earlier runs (`share_drafts`). All modes run interleaved in one process, each task once per
 mode, tools at an injected latency; `generation` is one median T_gen of `off`, found on tasks of another seed. Runs are
 appended to DIR as they end, and a measurement that was stopped goes on where it was.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,34 +33,36 @@ from agent_runtime.demo.agent import POCKET
 from agent_runtime.demo.shop.backend import ShopBackend
 from agent_runtime.engines.local import LocalEngine
 
-MODES = ("off", "tool", "token", "both")
-PAIRS = (("off", "tool"), ("off", "token"), ("off", "both"), ("token", "both"))
+MODES = ("off", "tool", "token", "both", "shared")
+PAIRS = (("off", "tool"), ("off", "token"), ("off", "both"), ("off", "shared"), ("token", "both"))
+ENGINE_OF = {"off": "called", "tool": "called", "token": "drafted", "both": "drafted", "shared": "shared"}
+GUESSING = {"tool", "both", "shared"}
 
 
 async def measure(measurement: Measurement, modes: Sequence[str], *, tasks: int, latency_ms: float) -> None:
     done = measurement.done(len(modes))
     if done >= tasks:
         return
-    called = LocalEngine(POCKET, drafts=("call",))
-    drafted = LocalEngine(POCKET)
-    async with (
-        _shop_agent(called, "cpu") as plain,
-        _shop_agent(drafted, "cpu") as fast,
-        ShopBackend(latency_ms=latency_ms) as backend,
-    ):
+    engines = {
+        "called": LocalEngine(POCKET, drafts=("call",)),
+        "drafted": LocalEngine(POCKET),
+        "shared": LocalEngine(POCKET, share_drafts=True),
+    }
+    async with AsyncExitStack() as stack:
+        backend = await stack.enter_async_context(ShopBackend(latency_ms=latency_ms))
         agents = {}
-        for mode in modes:
-            agent = plain if mode in ("off", "tool") else fast
-            guessing = Speculation() if mode in ("tool", "both") else False
-            agents[mode] = agent.replace(sampling=_greedy(agent.sampling), traces=False, speculation=guessing)
-        for agent in (plain, fast):
-            await _warm_up(agent.replace(traces=False))
+        for name in dict.fromkeys(ENGINE_OF[mode] for mode in modes):
+            stack.push_async_callback(engines[name].aclose)
+            agent = (await stack.enter_async_context(_shop_agent(engines[name], "cpu"))).replace(traces=False)
+            await _warm_up(agent)
+            for mode in modes:
+                if ENGINE_OF[mode] == name:
+                    guessing = Speculation() if mode in GUESSING else False
+                    agents[mode] = agent.replace(sampling=_greedy(agent.sampling), speculation=guessing)
         todo = shop_tasks(tasks - done, seed=SEED, first=done, phrasing="any", kinds=None)
         runs = Interleaving(stages=ShopStages(backend), agents=agents).run(todo, first=done)
         async for group in runs:
             measurement.add(group)
-    for engine in (called, drafted):
-        await engine.aclose()
 
 
 async def run(arguments: argparse.Namespace) -> None:
@@ -97,9 +101,9 @@ def compare(runs: Iterable[RunRecord], without: str, with_: str, latency_ms: flo
 
 def table(folder: Path) -> str:
     lines = [
-        "| tools, injected | with / without | tasks | speed-up: sums | median of tasks | first form | closed form | "
-        "Hit@1 | hidden share | lead p50 / p90 | same transcripts |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+        "| tools, injected | with / without | tasks | speed-up: sums | median of tasks | paired form | first form | "
+        "closed form | Hit@1 | hidden share | lead p50 / p90 | same transcripts |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for latency in ("generation", "100", "300", "1000"):
         path = folder / f"endtoend-{latency}.jsonl"
@@ -111,7 +115,7 @@ def table(folder: Path) -> str:
             told = compare(runs, without, with_, settings["latency_ms"])
             if told is None:
                 continue
-            guessed = with_ in ("tool", "both")
+            guessed = with_ in GUESSING
             forms, lead = told["forms"], told["lead_ms"]
             where = f"{settings['latency_ms']:.0f} ms" + (" (one median T_gen)" if latency == "generation" else "")
             cells = [
@@ -120,6 +124,7 @@ def table(folder: Path) -> str:
                 str(told["tasks"]),
                 f"{told['speedup']:.2f}",
                 f"{told['speedup_median']:.2f}",
+                _two(forms["paired"]["speedup"]),
                 _two(forms["first"]["speedup"]) if guessed else "",
                 _two(forms["closed"]["speedup"]) if guessed else "",
                 f"{100 * told['hit_at_1']:.1f} %" if guessed else "",

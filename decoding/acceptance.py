@@ -7,8 +7,10 @@ from collections.abc import Iterator
 POSITIONS = 24
 """Positions learned apart; later ones share the last."""
 WEIGHT = 0.06
-"""Share of the newest observation in the moving average."""
-FORGET = 0.02
+"""Share of the newest observation in the moving average, once there are enough of them."""
+PRIOR = 2.0
+"""How many observations the start counts for: the first ones are averaged, so that they are not lost on it."""
+FORGET = 0.005
 """Share by which an estimate drifts back to the start when it kept its draft from being tried, so that it is tried
 again some time."""
 START = {
@@ -26,36 +28,51 @@ Key = tuple[str, int, bool]
 """Kind, strength, and whether the row is a probe: what holds for the agent's text need not hold for a probe's."""
 
 
+class _Position:
+    """The chance of one position, and how much was seen of it."""
+
+    __slots__ = ("chance", "seen")
+
+    def __init__(self, start: float) -> None:
+        self.chance = start
+        self.seen = 0
+
+    def observe(self, stood: bool) -> None:
+        self.seen += 1
+        self.chance += max(WEIGHT, 1.0 / (PRIOR + self.seen)) * (stood - self.chance)
+
+
 class Acceptance:
     """Chances that the i-th token of a draft is accepted, given that those before it were."""
 
     def __init__(self) -> None:
-        self._chances: dict[Key, list[float]] = {}
+        self._positions: dict[Key, list[_Position]] = {}
 
     def chances(self, key: Key) -> Iterator[float]:
-        """Return the chance at position 1, 2, ... without end."""
-        known = self._of(key)
-        yield from known
+        """Return the chance at position 1, 2, ... without end; positions not seen yet are like the last that was."""
+        chance = START[key[0]]
+        for position in self._positions.get(key, ()):
+            chance = position.chance if position.seen else min(chance, position.chance)
+            yield chance
         while True:
-            yield known[-1]
+            yield chance
 
     def observe(self, key: Key, proposed: int, accepted: int) -> None:
         """Learn from a draft of `proposed` tokens, the first `accepted` of which stood."""
         known = self._of(key)
         for position in range(min(proposed, accepted + 1)):
-            at = min(position, POSITIONS - 1)
-            known[at] += WEIGHT * (float(position < accepted) - known[at])
+            known[min(position, POSITIONS - 1)].observe(position < accepted)
 
     def passed_over(self, key: Key) -> None:
         """Note that the estimate spoke against trying."""
-        known, start = self._of(key), START[key[0]]
-        for position, chance in enumerate(known):
-            known[position] = chance + FORGET * (start - chance)
+        start = START[key[0]]
+        for position in self._of(key):
+            position.chance += FORGET * (start - position.chance)
 
-    def _of(self, key: Key) -> list[float]:
-        known = self._chances.get(key)
+    def _of(self, key: Key) -> list[_Position]:
+        known = self._positions.get(key)
         if known is None:
-            known = self._chances[key] = [START[key[0]]] * POSITIONS
+            known = self._positions[key] = [_Position(START[key[0]]) for _ in range(POSITIONS)]
         return known
 
 

@@ -1,4 +1,4 @@
-"""What a forward pass over several tokens costs on this device, measured once."""
+"""What a forward pass over several tokens costs on this device: measured at the start, corrected as passes are seen."""
 
 from __future__ import annotations
 
@@ -11,30 +11,81 @@ import torch
 from .executor import Block, Executor
 
 SIZES = (1, 2, 4, 8, 16, 32)
-CONTEXT = 64
-"""Tokens before the measured block."""
+CONTEXT, SHORT_CONTEXT = 256, 64
+"""Tokens before the measured block; the short one where the long one would take too long."""
+SHORT_S = 0.05
+"""The longest time for the short context with which the long one is read."""
 ROUNDS = 7
 PATIENCE_S = 1.5
-"""No further round begins after this time."""
+"""Sizes are tried only once after this time."""
 MOST_S = 6.0
-"""Not even the first round goes on after this time; sizes it didn't reach go on along the last slope."""
+"""No further size is tried after this time; what isn't reached goes on along the last slope."""
+OVERHEAD_WEIGHT = 0.05
+"""Share of the newest step in the moving average of what steps take beside their passes."""
+PACE_WEIGHT = 0.04
+"""Share of the newest pass in the moving average of what passes really take."""
+FORGET = 0.003
+"""Share by which a kind's pace drifts back with every pass of the other kind, so that it is tried again some time."""
+SLOWEST = 5.0
+"""A pass counts as at most so many times slower than measured at the start; a stall of the machine says no more."""
+STEADY = 3
+"""Passes of a kind after which the caches hold what they need."""
+HABIT = 0.3
+"""Share of the newest pass in the moving average of how many read a block."""
+TYPICAL = 4
+"""Tokens of a typical block."""
 
 
 class CostTable:
     """Seconds of a forward pass by its number of tokens; between the measured sizes it is a straight line.
 
-    `overhead_s` is what a step takes beside its forward pass (choosing, drafting, waking); a moving average that the
-    worker keeps.
+    They are measured at the start, passes of a size one after the other, and corrected by what passes take later on.
+    Single tokens and blocks may read copies of the weights that are laid out apart, and drive each other's out of the
+    processor's cache: the first passes after a change are slower. So a block among single tokens costs more than one
+    among blocks, and the other way round.
+
+    `overhead_s` is what a step without a draft, and one with, takes beside passes of models (choosing, asking,
+    telling); moving averages.
     """
 
-    def __init__(self, seconds: Mapping[int, float]) -> None:
-        """Take measured seconds by number of tokens; at least one size."""
+    def __init__(self, seconds: Mapping[int, float], *, singles: int = 1) -> None:
+        """Take measured seconds by number of tokens, at least one size; see `Executor.singles`."""
         self._sizes = sorted(seconds)
         self._seconds: list[float] = []
         for size in self._sizes:  # more tokens never cost less: what says otherwise is noise
             before = self._seconds[-1] if self._seconds else 0.0
             self._seconds.append(max(before, seconds[size]))
-        self.overhead_s = 0.0
+        self.overhead_s = [0.0, 0.0]
+        self._singles = singles
+        self._paces = ([1.0] * (STEADY + 1), [1.0] * (STEADY + 1))
+        """For single tokens and for blocks: how much slower than measured at the start, by passes since the change."""
+        self._last, self._run = False, STEADY
+        """Whether the last pass read a block, and how many like it came before."""
+        self._blocks = 0.0
+        """Share of blocks among the last passes."""
+        self._known = [0.0, *(self.of(tokens) for tokens in range(1, self._sizes[-1] + 1))]
+        self._change_s = [0.0, 0.0]
+        """What the passes after a change to single tokens, and to blocks, take longer, all together."""
+
+    def took(self, overhead_s: float, *, drafted: bool) -> None:
+        """Note a step's overhead."""
+        self.overhead_s[drafted] += OVERHEAD_WEIGHT * (overhead_s - self.overhead_s[drafted])
+
+    def saw(self, tokens: int, seconds: float) -> None:
+        """Note a pass."""
+        block = tokens > self._singles
+        self._run = min(self._run + 1, STEADY) if block == self._last else 0
+        self._last = block
+        self._blocks += HABIT * (block - self._blocks)
+        if tokens > self._sizes[-1]:
+            return  # a prompt's chunk, whose pace says nothing about drafts
+        own, other = self._paces[block], self._paces[not block]
+        own[self._run] += PACE_WEIGHT * (min(seconds / self.of(tokens), SLOWEST) - own[self._run])
+        for run, pace in enumerate(other):
+            other[run] = pace + FORGET * (1.0 - pace)
+        for kind, tokens in ((False, 1), (True, TYPICAL)):
+            *early, steady = self._paces[kind]
+            self._change_s[kind] = self.of(tokens) * sum([max(0.0, pace - steady) for pace in early])
 
     def of(self, tokens: int) -> float:
         """Return the seconds of a forward pass over `tokens` tokens."""
@@ -50,9 +101,16 @@ class CostTable:
         slope = (seconds[low + 1] - seconds[low]) / (sizes[low + 1] - sizes[low])
         return seconds[low] + slope * (tokens - sizes[low])
 
-    def step(self, tokens: int) -> float:
-        """Return the seconds of a whole step whose forward pass takes `tokens` tokens."""
-        return self.of(tokens) + self.overhead_s
+    def step(self, tokens: int, *, drafted: bool) -> float:
+        """Return the seconds of a whole step whose pass takes `tokens` tokens, and of what it makes slower."""
+        pass_s = self._known[tokens] if tokens < len(self._known) else self.of(tokens)
+        to_single_s, to_block_s = self._change_s
+        if tokens > self._singles:
+            change_s = (1.0 - self._blocks) * (to_block_s + to_single_s)  # single tokens will go on behind it
+        else:
+            change_s = self._blocks * to_single_s
+        overhead_s = max(self.overhead_s[drafted], self.overhead_s[False])
+        return pass_s * self._paces[tokens > self._singles][STEADY] + change_s + overhead_s
 
     def relative(self) -> dict[int, float]:
         """Return the measured sizes' cost in units of one token's."""
@@ -60,30 +118,62 @@ class CostTable:
 
 
 def measure_costs(executor: Executor, *, sizes: Sequence[int] = SIZES) -> CostTable:
-    """Measure `executor` with blocks of one row, behind a short context; the lowest of interleaved rounds.
+    """Measure `executor` with blocks of one row; the lowest of some passes of a size one after the other.
 
+    Lowest, since whatever else the machine does in the meantime only adds, and the first pass may compile or allocate.
     On a GPU the work is waited for after every pass, as a step does.
     """
-    began = time.perf_counter()
-    ids = [(7 * index + 3) % executor.vocab_size for index in range(CONTEXT + max(sizes))]
-    cache = executor.new_cache(len(ids))
-    logits = executor.forward([Block(cache, ids[:CONTEXT], CONTEXT - 1)])
-    taken: dict[int, list[float]] = {}
-    for _ in range(ROUNDS):
-        for size in sizes:
-            mark = executor.mark(cache)
-            started = time.perf_counter()
-            logits = executor.forward([Block(cache, ids[CONTEXT : CONTEXT + size], 0)])
-            if logits.device.type == "cuda":
-                torch.cuda.synchronize(logits.device)
-            taken.setdefault(size, []).append(time.perf_counter() - started)
-            if executor.rewinds:
-                executor.crop(cache, CONTEXT)
-            else:
-                cache = executor.rewind(cache, mark, ())
-            if time.perf_counter() - began > MOST_S and len(taken) > 1:
-                break
-        if time.perf_counter() - began > PATIENCE_S:
+    bench = _Bench(executor, max(sizes))
+    seconds: dict[int, float] = {}
+    for size in sizes:
+        if seconds and bench.elapsed_s > MOST_S:
             break
-    # The lowest: whatever else the machine did in the meantime only adds, and the first pass may compile or allocate.
-    return CostTable({size: min(times) for size, times in taken.items()})
+        seconds[size] = min(bench.passes(size))
+    return CostTable(seconds, singles=executor.singles)
+
+
+class _Bench:
+    """Times passes behind one context."""
+
+    def __init__(self, executor: Executor, longest: int) -> None:
+        self._began = time.perf_counter()
+        self._executor = executor
+        self._ids = [(7 * index + 3) % executor.vocab_size for index in range(CONTEXT + longest)]
+        self._cache = executor.new_cache(len(self._ids))
+        self._context = 0
+        self._extend(SHORT_CONTEXT)
+        if self.elapsed_s < SHORT_S:
+            self._extend(CONTEXT)
+
+    def _extend(self, context: int) -> None:
+        self._forward(self._ids[self._context : context], 1)
+        self._context = context
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self._began
+
+    def passes(self, size: int) -> list[float]:
+        """Return the seconds of some passes over `size` tokens."""
+        taken: list[float] = []
+        while not taken or (len(taken) < ROUNDS and self.elapsed_s < PATIENCE_S):
+            taken.append(self._once(size))
+        return taken
+
+    def _once(self, size: int) -> float:
+        executor = self._executor
+        mark = executor.mark(self._cache)
+        started = time.perf_counter()
+        self._forward(self._ids[self._context : self._context + size], size)
+        seconds = time.perf_counter() - started
+        if executor.rewinds:
+            executor.crop(self._cache, self._context)
+        else:
+            self._cache = executor.rewind(self._cache, mark, ())
+        return seconds
+
+    def _forward(self, tokens: Sequence[int], wanted: int) -> None:
+        logits = self._executor.forward([Block(self._cache, tokens, len(tokens) - wanted)])
+        if logits.device.type == "cuda":
+            torch.cuda.synchronize(logits.device)

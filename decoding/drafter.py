@@ -25,6 +25,10 @@ PLENTY = 6.0
 """Expected tokens with which the other drafts aren't asked any more."""
 CHEAP: frozenset[DraftKind] = frozenset({"call", "lookup", "suffix", "grammar"})
 """Drafts that run no model: they are asked first, the others only where they could do better."""
+PATIENT: frozenset[DraftKind] = frozenset({"lookup", "suffix"})
+"""Drafts that always have something to say, and nothing that a few tokens later would be too late."""
+LONGEST_PAUSE = 3
+"""Steps for which such a draft isn't asked at most; asking takes a tenth of a small model's step."""
 
 
 @dataclass(slots=True)
@@ -43,6 +47,29 @@ class Drafted:
     def tokens(self) -> tuple[int, ...]:
         """The drafted tokens."""
         return self.proposal.tokens if self.proposal is not None else ()
+
+
+class _Pauses:
+    """Which drafts of a row aren't asked for a few steps, since they had nothing that pays several times in a row."""
+
+    __slots__ = ("_vain", "_waits")
+
+    def __init__(self) -> None:
+        self._vain: dict[DraftKind, int] = {}
+        self._waits: dict[DraftKind, int] = {}
+
+    def due(self, kind: DraftKind) -> bool:
+        """Tell whether to ask a draft in this step."""
+        left = self._waits.get(kind, 0)
+        if left:
+            self._waits[kind] = left - 1
+        return not left
+
+    def settle(self, kind: DraftKind, paid: bool) -> None:
+        """Note what came of asking."""
+        vain = self._vain[kind] = 0 if paid else self._vain.get(kind, 0) + 1
+        if kind in PATIENT:
+            self._waits[kind] = min(max(0, vain - 1), LONGEST_PAUSE)
 
 
 @dataclass(slots=True)
@@ -77,6 +104,13 @@ class Drafter:
         self._draft_s: dict[DraftKind, float] = {}
         """Seconds that a draft takes per token, moving averages."""
         self._broken: set[DraftKind] = set()
+        self._pauses: dict[int, _Pauses] = {}
+        self._model_s = 0.0
+
+    def take_model_s(self) -> float:
+        """Return the seconds that drafts which run a model took since the last time."""
+        seconds, self._model_s = self._model_s, 0.0
+        return seconds
 
     def draft(self, row: RowState, *, beside: int) -> Drafted | None:
         """Return what to verify on `row` beside its known tokens; `beside` counts the step's other tokens."""
@@ -99,6 +133,7 @@ class Drafter:
 
     def forget(self, row: RowState) -> None:
         """Drop what the drafts keep for a row that is over."""
+        self._pauses.pop(row.number, None)
         for draft in self._drafts:
             draft.forget(row)
 
@@ -121,13 +156,18 @@ class Drafter:
                 if proposal is not None:
                     return self._flat(proposal).cut(limit)
             return None
+        pauses = self._pauses.setdefault(row.number, _Pauses())
         tokens = beside + row.pending
         best: Proposal | None = None
-        rate = 1.0 / self.costs.step(tokens)
+        rate = 1.0 / self.costs.step(tokens, drafted=False)
         for draft in allowed:
-            found = self._cheap(draft, row, limit, tokens) if draft.kind in CHEAP else None
-            if found is None and draft.kind not in CHEAP:
+            if draft.kind not in CHEAP:
                 found = self._dear(draft, row, limit, tokens, rate)
+            elif pauses.due(draft.kind):
+                found = self._cheap(draft, row, limit, tokens)
+                pauses.settle(draft.kind, found is not None)
+            else:
+                found = None
             if found is not None and found[1].rate > rate:
                 best, rate = found[0], found[1].rate
                 if found[1].expected >= PLENTY:
@@ -164,14 +204,16 @@ class Drafter:
 
     def _plan(self, key: Key, limit: int, tokens: int, draft_s: float) -> _Plan:
         """Return the best length up to `limit` beside `tokens` other tokens."""
-        best = _Plan(0, 1.0 / self.costs.step(tokens))
+        best = _Plan(0, 1.0 / self.costs.step(tokens, drafted=False))
         expected, stands = 1.0, 1.0
         for length, chance in enumerate(islice(self.acceptance.chances(key), limit), start=1):
             stands *= chance
             expected += stands
-            rate = expected / (self.costs.step(tokens + length) + length * draft_s)
-            if rate > best.rate:
-                best = _Plan(length, rate, expected)
+            step_s = self.costs.step(tokens + length, drafted=True) + length * draft_s
+            if expected > best.rate * step_s:
+                best = _Plan(length, expected / step_s, expected)
+            elif expected + stands * (limit - length) <= best.rate * step_s:
+                break  # longer ones cost no less
         return best
 
     def _ask(self, draft: Draft, row: RowState, limit: int) -> Proposal | None:
@@ -183,6 +225,8 @@ class Drafter:
             _log.warning("the %s draft failed and is left out from now on: %s", draft.kind, error, exc_info=True)
             return None
         seconds = time.perf_counter() - started
+        if draft.kind not in CHEAP:
+            self._model_s += seconds
         tally = row.tally(draft.kind)
         first = tally.draft_s == 0.0
         tally.draft_s += seconds

@@ -69,6 +69,8 @@ class Executor(Protocol):
     """Whether `crop` and `fork` can go back to any earlier length; otherwise only to the present one."""
     trees: bool
     """Whether blocks may hold a tree."""
+    singles: int
+    """Tokens up to which a forward reads the weights as one of a single token does, where longer ones read a copy."""
 
     def expect_blocks(self, blocks: bool) -> None:
         """Tell whether most forwards will read several tokens of a row, so that weights can be laid out for that."""

@@ -56,6 +56,7 @@ class HfExecutor:
         self._dtype = next(model.parameters()).dtype
         self.rewinds = self.shares_forwards = self._attends_only
         self.trees = False
+        self.singles = 1
         self._single_tokens = False  # whether a continued state takes one token at a time only
         self._crops_states = True  # where the library's cache says that it can
         self._fixed_bytes = self._token_bytes = 0

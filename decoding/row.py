@@ -13,7 +13,7 @@ from .wake import Wake
 
 BUFFERED_EVENTS = 512
 """Events that may wait for a slow consumer before its row pauses."""
-WAKE_INTERVAL_S = 0.008
+WAKE_INTERVAL_S = 0.016
 """Tokens that come faster than this share a wake-up.
 
 Every wake-up takes the interpreter's lock from the model thread in the middle of a step. With steps of half a

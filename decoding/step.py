@@ -31,6 +31,10 @@ class Stepped:
     failed: list[tuple[RowState, Exception]]
     sizes: list[int]
     """Tokens of every row's block, drafted ones included."""
+    model_s: float
+    """Seconds of forward passes, those of drafts that run a model included."""
+    drafted: bool
+    """Whether some row had a draft."""
 
 
 @dataclass(slots=True, eq=False)
@@ -117,7 +121,8 @@ class Stepper:
         ended = time.perf_counter()
         self._count(parts, drafted_at - began, verified_at - drafted_at, ended - verified_at)
         failed = [(part.row, part.error) for part in parts if part.error is not None]
-        return Stepped(failed, [part.count + part.extra for part in parts])
+        model_s = verified_at - drafted_at + (self._drafter.take_model_s() if self._drafter is not None else 0.0)
+        return Stepped(failed, [part.count + part.extra for part in parts], model_s, any(part.extra for part in parts))
 
     def _count(self, parts: Sequence[_Part], draft_s: float, forward_s: float, settle_s: float) -> None:
         counts = self._counts
@@ -126,9 +131,6 @@ class Stepper:
         if any(part.extra for part in parts):
             counts.verify_s += forward_s
         counts.forward_s += forward_s
-        if self._drafter is not None and all(part.row.is_ready for part in parts):
-            costs = self._drafter.costs
-            costs.overhead_s += 0.05 * (draft_s + settle_s - costs.overhead_s)
 
     # -- drafting -----------------------------------------------------------------------------------------------
 
@@ -166,6 +168,8 @@ class Stepper:
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
             seconds = time.perf_counter() - started
+            if self._drafter is not None:
+                self._drafter.costs.saw(sum(len(blocks[index].tokens) for index in group), seconds)
             for index in group:
                 part, row = parts[index], parts[index].row
                 if row.is_ready:

@@ -283,6 +283,8 @@ class ModelWorker:
             # From step to step: what grammars, forks and choosing take is part of a step's price.
             ended = time.perf_counter()
             self._meter.add([part.row for part in planned], stepped.sizes, ended - began)
+            if self._chooser is not None and all(part.row.is_ready for part in planned):
+                self._chooser.costs.took(ended - began - stepped.model_s, drafted=stepped.drafted)
             began = ended
             self._announce([part.row for part in planned])
             self._counts.cache_bytes = self._scheduler.running_bytes + self._store.nbytes

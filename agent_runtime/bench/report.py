@@ -131,7 +131,7 @@ def report(
         statuses=dict(Counter(run.status for run in guessing)),
         speedup_median=statistics.median(ratios) if ratios else None,
         speedup_quantiles=Quantiles.of(ratios).to_json(),
-        forms=_forms(ledger, speedup),
+        forms=_forms(ledger, pairs, speedup),
         hits=_hits(ledger),
         boundaries=ledger.boundaries,
         reasoned_share=_share_of_thought(ledger),
@@ -182,8 +182,9 @@ def _success_by(runs: Sequence[RunRecord], key: Callable[[RunRecord], str]) -> d
     return {name: {"tasks": len(group), "success": _success(group)} for name, group in sorted(groups.items())}
 
 
-def _forms(ledger: Ledger, speedup: float | None) -> dict[str, Any]:
+def _forms(ledger: Ledger, pairs: Sequence[tuple[RunRecord, RunRecord]], speedup: float | None) -> dict[str, Any]:
     first, closed = ledger.expected, ledger.expected.closed_form
+    paired = _paired_form(pairs)
 
     def over(form: float | None) -> float | None:
         return speedup / form if speedup is not None and form else None
@@ -195,7 +196,31 @@ def _forms(ledger: Ledger, speedup: float | None) -> dict[str, Any]:
             "speedup": first.speedup,
             "measured_over_form": over(first.speedup),
         },
+        "paired": {**paired, "measured_over_form": over(paired["speedup"])},
         "closed": {**asdict(closed), "measured_over_form": over(closed.speedup)},
+    }
+
+
+def _paired_form(pairs: Sequence[tuple[RunRecord, RunRecord]]) -> dict[str, float | None]:
+    """Return the first form with the slowdown that was measured from outside.
+
+    The ledger's slowdown counts what probes cost. This one is the difference between a turn's message with guessing and
+    the same message without, so it also holds what drafts take off it, and may be negative.
+    """
+    serial = speculative = 0.0
+    for one, other in pairs:
+        if one.transcript != other.transcript:
+            continue
+        for turn in other.ledger.turns:
+            if not turn.complete or not {turn.turn} <= one.message_ms.keys() & other.message_ms.keys():
+                continue
+            tool, served = turn.t_tool_ms or 0.0, turn.served
+            serial += one.message_ms[turn.turn] + tool
+            speculative += other.message_ms[turn.turn] + tool - (min(tool, served.lead_ms) if served else 0.0)
+    return {
+        "serial_ms": serial,
+        "speculative_ms": speculative,
+        "speedup": serial / speculative if speculative > 0 else None,
     }
 
 

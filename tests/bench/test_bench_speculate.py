@@ -10,7 +10,16 @@ from typing import Any
 import anyio
 import pytest
 from agent_runtime.tools import ToolCall
-from agent_runtime.tools.values import CallStarted, GuessStarted
+from agent_runtime.tools.values import (
+    CallDemanded,
+    CallFinished,
+    CallStarted,
+    GuessEnded,
+    GuessProposed,
+    GuessStarted,
+    Outcome,
+)
+from agent_runtime.traces.events import GenerationFinished, TurnFinished, TurnStarted
 from agent_runtime.traces.messages import AssistantMessage, UserMessage
 
 from agent_runtime import Agent, EngineFailed, ScriptedEngine, Speculation, tool
@@ -234,3 +243,43 @@ def test_a_transcript_tells_numbers_orders_and_spaces_apart():
 
 def test_tasks_without_both_runs_are_left_out_of_a_report():
     assert report([]).tasks == 0 and report([]).speedup is None
+
+
+def test_the_paired_form_takes_slowdown_from_the_same_turn_without_guessing():
+    """A drafted message is 20 ms shorter, its tool of 30 ms runs 5 ms ahead: (50 + 30) / (30 + 30 - 5)."""
+
+    def run(mode: str, message_ms: float, lead_ms: float | None) -> RunRecord:
+        demand = message_ms / 1000
+        started = demand - (lead_ms or 0.0) / 1000
+        events: list[Any] = [TurnStarted(turn=0, at=0.0)]
+        if lead_ms is not None:
+            events += [
+                GuessProposed(turn=0, at=started, guess=0, call=GET, confidence=1.0, source="self"),
+                GuessStarted(turn=0, at=started, guess=0, tool=GET.name),
+            ]
+        events += [
+            CallDemanded(turn=0, at=demand, index=0, call=GET, pre_executable=True),
+            GenerationFinished(
+                turn=0, at=demand, thinking="", text="", calls=(GET,), finish_reason="stop", prompt_tokens=1,
+                completion_tokens=1, thinking_tokens=0, forwards=1, generation_ms=message_ms, slowdown_ms=0.0,
+            ),
+        ]  # fmt: skip
+        if lead_ms is not None:
+            saved = {"matched": True, "executed": True, "lead_ms": lead_ms, "saved_ms": lead_ms}
+            events.append(GuessEnded(turn=0, at=demand, guess=0, ending="joined", tool=GET.name, **saved))
+        outcome = Outcome(status="ok", content="{}", started_at=started, ended_at=started + 0.03)
+        guess = None if lead_ms is None else 0
+        events += [
+            CallFinished(turn=0, at=started + 0.03, index=0, tool=GET.name, outcome=outcome, guess=guess),
+            TurnFinished(turn=0, at=started + 0.03),
+        ]
+        return RunRecord(
+            index=0, task_id="a", kind="k", phrasing="p", mode=mode, position=0, status="done", output="", error=None,
+            success=None, reason="", wall_ms=(started + 0.03) * 1000, reused_tokens=0, prefilled_tokens=0,
+            transcript="same", writes=None, writes_pre_executed=0, events=tuple(events),
+        )  # fmt: skip
+
+    found = report([run("serial", 50.0, None), run("speculative", 30.0, 5.0)]).forms
+    assert found["paired"]["speedup"] == pytest.approx(80 / 55)
+    assert found["paired"]["measured_over_form"] == pytest.approx(1.0)
+    assert found["first"]["speedup"] == pytest.approx(60 / 55)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -100,7 +101,7 @@ def test_what_was_given_up_is_tried_again_some_time() -> None:
     made = drafter(Fixed("lookup", 4), costs=CostTable({1: 1.0, 2: 1.3, 5: 2.0}))
     for _ in range(300):
         made.settle(row, Proposal("lookup", tuple(range(4))), 0)
-    tries = [drafted(made, row) for _ in range(400)]
+    tries = [drafted(made, row) for _ in range(1000)]
     assert tries[0] is None and any(proposal is not None for proposal in tries)
 
 
@@ -151,6 +152,74 @@ def test_a_cost_between_two_sizes_is_on_the_line_between_them_and_never_falls() 
     assert CostTable({1: 2.0}).of(3) == 6.0
     assert CostTable({1: 1.0, 2: 1.5}).of(4) == 2.5
     assert costs.relative() == {1: 1.0, 4: 2.5, 8: 2.5}
+
+
+def seen(costs: CostTable, *passes: tuple[int, float], times: int = 200) -> CostTable:
+    for _ in range(times):
+        for tokens, seconds in passes:
+            costs.saw(tokens, seconds)
+    return costs
+
+
+def test_passes_that_take_longer_than_at_the_start_correct_the_table() -> None:
+    costs = seen(CostTable({1: 1.0, 4: 1.5}), (1, 1.0), (1, 1.0), (4, 3.0), (4, 3.0), (4, 3.0), (4, 3.0), (4, 3.0))
+    assert costs.step(4, drafted=True) > 1.8 * costs.of(4)
+    made = drafter(Fixed("lookup", 3), costs=seen(CostTable({1: 1.0, 4: 1.5}), (1, 1.0), *[(4, 7.0)] * 5))
+    assert drafted(made, Row([1, 2, 3])) is None  # 2.2 tokens for seven times the price
+    assert drafted(drafter(Fixed("lookup", 3), costs=CostTable({1: 1.0, 4: 1.5})), Row([1, 2, 3])) is not None
+
+
+def test_a_block_among_single_tokens_pays_for_those_it_makes_slower() -> None:
+    changing = [(4, 2.0), (1, 2.0), (1, 1.0), (1, 1.0), (1, 1.0), (1, 1.0)]
+    costs = seen(CostTable({1: 1.0, 4: 1.5}), *changing)
+    alone, drafted_step = costs.step(1, drafted=False), costs.step(4, drafted=True)
+    assert drafted_step > 2.4  # its own pass, and half of the longer one after it: a block is seldom left behind twice
+    for _ in range(20):
+        costs.saw(4, 1.5)
+    assert costs.step(4, drafted=True) < drafted_step - 0.4  # now blocks are the habit,
+    assert costs.step(1, drafted=False) > alone + 0.4  # and a single token is what breaks it
+
+
+def test_tokens_that_are_read_one_by_one_count_as_single_ones() -> None:
+    costs = CostTable({1: 1.0, 2: 2.0, 4: 3.0}, singles=2)
+    for _ in range(50):
+        costs.saw(2, 2.0)
+        costs.saw(1, 1.0)
+    assert costs.step(2, drafted=False) == pytest.approx(2.0)
+    costs.saw(500, 40.0)  # a prompt's chunk is a change, but says nothing about the pace of drafts
+    assert costs.of(4) == 3.0
+
+
+def test_steps_with_a_draft_have_an_overhead_of_their_own() -> None:
+    costs = CostTable({1: 1.0, 4: 1.0})
+    for _ in range(200):
+        costs.took(0.1, drafted=False)
+        costs.took(0.5, drafted=True)
+    assert costs.step(1, drafted=False) == pytest.approx(1.1, abs=0.01)
+    assert costs.step(4, drafted=True) == pytest.approx(1.5, abs=0.01)
+
+
+def test_a_draft_that_never_pays_is_asked_less_often_but_again_at_once_when_it_does() -> None:
+    draft = Fixed("lookup", 4)
+    made = drafter(draft, costs=STEEP)
+    row = Row([1, 2, 3])
+    for _ in range(40):
+        assert drafted(made, row) is None
+    assert len(draft.asked) <= 14
+    made.costs = FLAT
+    assert any(drafted(made, row) is not None for _ in range(4))
+    asked = len(draft.asked)
+    assert all(drafted(made, row) is not None for _ in range(5))
+    assert len(draft.asked) == asked + 5
+
+
+def test_the_first_observations_are_averaged_and_unseen_positions_are_no_better_than_seen_ones() -> None:
+    acceptance = Acceptance()
+    key = ("lookup", 0, False)
+    for _ in range(8):
+        acceptance.observe(key, 5, 0)
+    chances = list(islice(acceptance.chances(key), 6))
+    assert chances == [pytest.approx(0.12)] * 6
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gpt2", "mamba"])

@@ -10,7 +10,7 @@ from agent_runtime.decoding.errors import ModelUnsupported
 from agent_runtime.decoding.executor import FINAL, Block, choose_executor
 from agent_runtime.decoding.lean import LeanExecutor, why_not_lean
 from agent_runtime.decoding.linear import PACKED_BYTES, Linear, pack_small
-from agent_runtime.decoding.one_row import why_not_one_row
+from agent_runtime.decoding.one_row import OneRow, why_not_one_row
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from .conftest import BASE, CONFIGS, VOCAB, build
@@ -82,6 +82,33 @@ def test_a_single_tokens_states_are_those_of_a_block_and_stay_as_they_are(qwen3:
     assert torch.allclose(logits, expected, atol=1e-5)
     for ours, theirs in zip(states, expected_states, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_two_tokens_go_one_by_one_and_leave_no_trace_where_the_second_fails(
+    qwen3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor, ids = LeanExecutor(qwen3), some_ids(40)
+    expected = reference(qwen3, ids)
+    a, b = executor.new_cache(40), executor.new_cache(40)
+    executor.forward([Block(a, ids[:20], 20), Block(b, ids[:30], 30)])
+    real = OneRow.run
+
+    def failing(self: OneRow, cache: Any, *arguments: Any) -> Any:
+        if cache is b:
+            raise MemoryError
+        return real(self, cache, *arguments)
+
+    monkeypatch.setattr(OneRow, "run", failing)
+    with pytest.raises(MemoryError):
+        executor.forward([Block(a, ids[20:21], 0), Block(b, ids[30:31], 0)])
+    assert (a.length, b.length) == (20, 30)
+    monkeypatch.undo()
+    rows = executor.forward([Block(a, ids[20:21], 0), Block(b, ids[30:31], 0)])
+    chain = executor.forward([Block(a, ids[21:23], 0)])
+    assert torch.allclose(torch.cat([rows, chain]), expected[[20, 30, 21, 22]], atol=1e-4)
+    siblings = executor.forward([Block(b, [ids[31], ids[31]], 0, tree=(-1, -1))])
+    assert torch.allclose(siblings, expected[[31, 31]], atol=1e-4)
 
 
 def test_one_row_is_for_float32_and_one_thread_only(monkeypatch: pytest.MonkeyPatch) -> None:
