@@ -18,6 +18,10 @@ ENOUGH = 2
 """Messages of a kind from which on its own pace counts."""
 PRIOR = 4.0
 """Weight of a bin's own confidence, in guesses, beside what was seen."""
+PLACE_WINDOW = 24
+"""Turns kept of each place."""
+PLACE_PRIOR = 3.0
+"""Weight of what turns gain anywhere, in turns, beside what they gained at the same place of the conversation."""
 
 
 class Recent:
@@ -107,6 +111,8 @@ class ProbedTurn:
     """What a turn with a probe brought, and what it took."""
 
     arm: Arm
+    place: str = ""
+    """Where the conversation stood: the tool whose result came last, or nothing after the user's message."""
     served: bool
     """Whether a guess served the call, or the first guess was the call, sure enough, and may start early."""
     saved_ms: float
@@ -152,8 +158,17 @@ class Estimates:
         default_factory=lambda: {"beside": deque(maxlen=WINDOW), "before": deque(maxlen=WINDOW)}
     )
     """The recent turns with a probe, by where it ran."""
+    places: defaultdict[tuple[Arm, str], deque[ProbedTurn]] = field(
+        default_factory=lambda: defaultdict(lambda: deque(maxlen=PLACE_WINDOW))
+    )
+    """The same, also by where the conversation stood."""
     started: int = 0
     """Turns that began."""
+
+    def add(self, turn: ProbedTurn) -> None:
+        """Take one more turn with a probe."""
+        self.turns[turn.arm].append(turn)
+        self.places[turn.arm, turn.place].append(turn)
 
     @property
     def served_rate(self) -> float:
@@ -161,7 +176,14 @@ class Estimates:
         turns = [turn for of_arm in self.turns.values() for turn in of_arm]
         return (sum(turn.served for turn in turns) + 1) / (len(turns) + 1)
 
-    def gain_ms(self, arm: Arm) -> float | None:
-        """Return the mean gain of a turn in that arm; None while nothing is known."""
+    def gain_ms(self, arm: Arm, place: str) -> float | None:
+        """Return the expected gain of a turn in that arm and place; None while nothing is known of the arm.
+
+        After one tool's result comes a call that can be guessed, after another's a long thought or the answer.
+        """
         turns = self.turns.get(arm, ())
-        return sum(turn.gain_ms(self.pace) for turn in turns) / len(turns) if turns else None
+        if not turns:
+            return None
+        anywhere = sum(turn.gain_ms(self.pace) for turn in turns) / len(turns)
+        here = self.places.get((arm, place), ())
+        return (sum(turn.gain_ms(self.pace) for turn in here) + PLACE_PRIOR * anywhere) / (len(here) + PLACE_PRIOR)

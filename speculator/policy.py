@@ -3,8 +3,9 @@
 A turn can be probed beside the agent, before it, or not at all. What each is worth is measured: the tool time saved,
 less what the agent waited for the probe, less what its message took beyond the usual pace of messages without a probe.
 That pace also shows, the other way round, when a right guess has drafted the call. The policy begins with some turns of
-each, then takes what gained most per turn, and none where nothing gains; now and then it tries the others again, since
-tools and tasks change.
+each, then takes what gained most in turns at the same place of a conversation (after the user's message, or after a
+result of the same tool), and none where nothing gains; now and then it tries the others again, since tools and tasks
+change.
 
 A further probe in the same turn must pay its slowdown by the chance that the guess which stands is wrong. A prediction
 is started when its tool's expected saving exceeds what starting a guess costs. What isn't known yet is taken to be
@@ -64,6 +65,7 @@ class Policy:
         self._confidences: dict[int, float] = {}
         self._probes: dict[int, ProbePlacement] = {}
         self._turn = _Turn()
+        self._place = ""
 
     def for_run(self) -> Policy:
         """Return a policy with the same settings and knowledge, for a run that goes on at the same time."""
@@ -93,10 +95,10 @@ class Policy:
         return ranked[0]
 
     def expected_ms(self, arm: Arm) -> float:
-        """Return what a turn gains there; 0 without a probe, infinite while that is unknown."""
+        """Return what the coming turn should gain there; 0 without a probe, infinite while that is unknown."""
         if arm is None:
             return 0.0
-        gain = self.estimates.gain_ms(arm)
+        gain = self.estimates.gain_ms(arm, self._place)
         return math.inf if gain is None else gain
 
     def worth_another(self, standing: Guess | None, *, elapsed_ms: float) -> bool:
@@ -141,7 +143,7 @@ class Policy:
         match event:
             case TurnStarted():
                 known.started += 1
-                self._turn = _Turn()
+                self._turn = _Turn(place=self._place)
             case ProbeStarted():
                 self._probes[event.probe] = event.placement
                 turn.arm = turn.arm or event.placement
@@ -174,6 +176,7 @@ class Policy:
                 turn.early = event.pre_executable
                 turn.first_right = self._is_right(turn.first, event)
             case CallFinished():
+                self._place = event.tool
                 milliseconds = event.outcome.seconds * 1000
                 if event.index == 0:
                     turn.tool_ms = milliseconds
@@ -183,7 +186,7 @@ class Policy:
                         known.tool.add(milliseconds)
             case TurnFinished():
                 if turn.arm is not None:
-                    known.turns[turn.arm].append(turn.as_probed())
+                    known.add(turn.as_probed())
                 elif turn.tokens:
                     known.pace.add(turn.kind, turn.tokens, turn.generation_ms)
             case _:
@@ -202,6 +205,7 @@ class _Turn:
     """What was seen of the turn that goes on."""
 
     arm: Arm = None
+    place: str = ""
     beside: int = 0
     """Probes that ran beside the agent."""
     blocked: bool = False
@@ -223,6 +227,7 @@ class _Turn:
     def as_probed(self) -> ProbedTurn:
         return ProbedTurn(
             arm=self.arm,
+            place=self.place,
             served=self.first_right or self.saved_ms > 0,
             saved_ms=self.saved_ms,
             waited_ms=self.waited_ms,

@@ -180,6 +180,31 @@ def test_one_stall_of_the_machine_does_not_stop_the_guessing() -> None:
     assert policy.expected_ms("beside") > 0
 
 
+def test_turns_after_one_result_are_judged_apart_from_those_after_another() -> None:
+    """The first turn of every run calls what was guessed; the second, after that tool's result, only answers."""
+    policy = learned(4, probe=None)
+    for number in range(40):
+        run = policy.for_run()
+        placement = "before" if number % 2 else "beside"
+        for event in turn(0, placement=placement, generation=100.0):
+            run.observe(event)
+        for event in turn(1, placement=placement, generation=140.0, probe=30.0, tool=None):
+            run.observe(event)
+    starts, answers = [], []
+    for _ in range(2 * RETRY):
+        run = policy.for_run()
+        for event in turn(0, probe=None)[:1]:
+            run.observe(event)
+        starts.append(run.placement())
+        for event in turn(0, probe=None)[1:]:
+            run.observe(event)
+        run.observe(TurnStarted(turn=1, at=0))
+        answers.append(run.placement())
+    assert starts.count(None) <= 4
+    assert answers.count(None) >= 2 * RETRY - 4
+    assert all(math.isinf(Policy(Speculation()).expected_ms(arm)) for arm in ("beside", "before"))
+
+
 def test_guessing_that_never_serves_stops_and_is_tried_again_now_and_then() -> None:
     policy = learned(4, probe=None)
     for number in range(40):
