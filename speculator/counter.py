@@ -307,4 +307,5 @@ def _readiness(
         mention=mention & (IN_USER | IN_AGENT),
         fresh=any(conversation.last_seen.get(key) == conversation.newest for key in arguments.values()),
         again=bool(conversation.steps) and conversation.steps[-1] == tool,
+        first=("call", tool) not in conversation.records,
     )

@@ -9,7 +9,7 @@ one used last, mentioned just now, and so on.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -43,6 +43,8 @@ class Candidate(NamedTuple):
     """Place among the source's unused values, newest message first."""
     following: int
     """1 for the first unused value after the one used last, 2 for the oldest unused one, 3 for both."""
+    again: bool
+    """Whether the tool was called last."""
     fresh: bool
     """Whether the last message brought it."""
     mention: int
@@ -98,7 +100,11 @@ def features(candidate: Candidate) -> list[Feature]:
             (tool, argument, "fresh", candidate.fresh, use),
         ]
         if candidate.following:
-            found += [("following", candidate.following), (tool, argument, "following", candidate.following)]
+            found += [
+                ("following", candidate.following),
+                ("following", candidate.following, candidate.again),
+                (tool, argument, "following", candidate.following, candidate.again),
+            ]
         if candidate.foreign:
             found += [("foreign",), (tool, argument, "foreign")]
         if candidate.lead is not None:
@@ -176,14 +182,15 @@ class Arguments:
         sources = list(own.best_sources())
         sources += [source for source in self._of_name[argument].best_sources() if source not in sources]
         used = conversation.used.get(("call", tool, argument), [])
+        again = conversation.steps[-1:] == [tool]
         keys: list[Key] = []
         found: list[Candidate] = []
         seen: set[Key] = set()
         for source in sources:
-            values = conversation.values.get(source)
+            values = conversation.newest_values(source)
             if not values:
                 continue
-            new = [(key, seat) for key, seat in _newest(values, MOST_CANDIDATES) if key not in seen]
+            new = [item for item in values[:MOST_CANDIDATES] if item[0] not in seen]
             seen.update(key for key, _ in new)
             tenth = own.tenth(source)
             text = source[0] in ("user", "agent")
@@ -198,6 +205,7 @@ class Arguments:
                         use=use,
                         rank=rank,
                         following=following,
+                        again=again,
                         fresh=fresh,
                         mention=mention & (IN_USER | IN_AGENT) if mention & IN_USER else mention,
                         lead=conversation.leads.get(key) if mention else None,
@@ -220,6 +228,7 @@ class Arguments:
                         use=_use(key, used),
                         rank=0,
                         following=0,
+                        again=again,
                         fresh=False,
                         mention=0,
                         lead=None,
@@ -246,17 +255,6 @@ class Arguments:
         for name, counts in data["of_name"]:
             self._of_name[name] = ArgumentCounts.from_json(counts)
         self._chooser.load(data["weights"])
-
-
-def _newest(values: OrderedDict[Key, Seat], most: int) -> list[tuple[Key, Seat]]:
-    """Return a source's values, newest message first and in the message's own order."""
-    found = []
-    for key in reversed(values):
-        found.append((key, values[key]))
-        if len(found) >= 2 * most:
-            break
-    found.sort(key=lambda item: (-item[1].message, item[1].place))
-    return found[:most]
 
 
 def _placed(values: list[tuple[Key, Seat]], used: list[Key], newest: int) -> Iterable[tuple[Key, int, int, int, bool]]:

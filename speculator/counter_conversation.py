@@ -30,6 +30,8 @@ MOST_LEAVES = 400
 """Values of one message that are remembered."""
 MOST_VALUES = 200
 """Values remembered of one source; those seen longest ago go first."""
+MOST_NEWEST = 32
+"""Values of one source that `newest_values` gives."""
 MOST_RECORDS = 40
 """Objects remembered of one place; the oldest go first."""
 MOST_ALIASES = 10_000
@@ -92,6 +94,7 @@ class Conversation:
     """Objects of results by ("result", tool, path), and arguments by ("call", tool)."""
     used: defaultdict[Source, list[Key]] = field(default_factory=lambda: defaultdict(list))
     """Per ("call", tool, argument) its values so far, in order."""
+    _newest_values: dict[Source, list[tuple[Key, Seat]]] = field(default_factory=dict)
     _user: int = -1
     _agent: int = -1
     _in_user: dict[Key, int] = field(default_factory=dict)
@@ -133,6 +136,16 @@ class Conversation:
         if not 0 < count <= len(messages) or messages[count - 1] != self.messages[-1]:
             return False
         return list(messages[:count]) == self.messages
+
+    def newest_values(self, source: Source) -> list[tuple[Key, Seat]]:
+        """Return the last values of a source, newest message first and in the message's own order."""
+        found = self._newest_values.get(source)
+        if found is None:
+            values = self.values.get(source)
+            found = list(islice(reversed(values.items()), MOST_NEWEST)) if values else []
+            found.sort(key=lambda item: (-item[1].message, item[1].place))
+            self._newest_values[source] = found
+        return found
 
     def mention(self, key: Key) -> int:
         """Return who mentioned a value, as a sum of `IN_USER`, `IN_AGENT`, `EARLIER_USER` and `EARLIER_AGENT`."""
@@ -210,6 +223,7 @@ class Conversation:
             return  # its first place in a message counts
         if len(values) >= MOST_VALUES and next(iter(values.values())).message == self.newest:
             return  # of a longer list the beginning counts
+        self._newest_values.pop(source, None)
         values[key] = Seat(self.newest, place)
         values.move_to_end(key)
         self.origins[key].add(source)

@@ -45,13 +45,15 @@ class Candidate(NamedTuple):
     """1 for the first unused object after the one used last, 2 for the oldest unused one, 3 for both."""
     fresh: bool
     """Whether the last message brought it."""
+    again: bool
+    """Whether the tool was called last."""
     mention: int
     """Who just wrote any of its values: 1 the user, 2 the agent, 3 both."""
 
 
 def features(candidate: Candidate) -> list[Feature]:
     """Return what speaks for or against an object, for any tool and for this one alone."""
-    tool, template, use, rank, following, fresh, mention = candidate
+    tool, template, use, rank, following, fresh, again, mention = candidate
     source, members = template
     kind = source[0]
     found: list[Feature] = [
@@ -69,7 +71,7 @@ def features(candidate: Candidate) -> list[Feature]:
         (tool, "fresh", template, fresh, use),
     ]
     if following:
-        found += [("following", following), (tool, "following", following)]
+        found += [("following", following), ("following", following, again), (tool, "following", following, again)]
     return found
 
 
@@ -77,6 +79,7 @@ START: dict[Feature, float] = {
     **{("rank", "result", rank): weight for rank, weight in enumerate((0.5, -1.0, -1.5, -2.0))},
     **{("use", "result", use): -0.7 for use in (1, 2)},
     **{("following", following): weight for following, weight in ((1, 0.7), (2, 0.3), (3, 0.8))},
+    **{("following", following, True): 1.5 for following in (1, 3)},
     ("mention", IN_USER): 0.5,
     ("mention", IN_USER | IN_AGENT): 0.7,
     ("size", 2): -0.5,
@@ -129,6 +132,7 @@ class Records:
         found: list[Candidate] = []
         seen: set[Filled] = set()
         calls = conversation.records.get(("call", tool), [])
+        again = conversation.steps[-1:] == [tool]
         for template in self._best_templates(tool):
             source, members = template
             records = conversation.records.get(source)
@@ -147,8 +151,9 @@ class Records:
                 unused += not use
                 following = (values == after_last) + 2 * (values == oldest)
                 fresh = record.message == conversation.newest
+                mention = _mention(conversation, values)
                 filled.append(values)
-                found.append(Candidate(tool, template, use, rank, following, fresh, _mention(conversation, values)))
+                found.append(Candidate(tool, template, use, rank, following, fresh, again, mention))
                 if len(filled) >= MOST_CANDIDATES:
                     return filled, found
         return filled, found

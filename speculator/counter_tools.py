@@ -46,6 +46,8 @@ class Readiness:
     """Whether the last message brought one of them."""
     again: bool
     """Whether the tool was called last."""
+    first: bool
+    """Whether the tool was never called before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +249,8 @@ def _features(tool: str, share: float, ready: Readiness) -> list[tuple[Feature, 
         (("mention", mention, repeats), 0.5),
         (("fresh", fresh, repeats), 0.5),
         (("again", ready.again, repeats, sure > 2), 0.5),
+        (("first", ready.first, sure), 0.5),
+        ((tool, "first", ready.first, sure > 2), 0.5),
         ((tool, "again", ready.again, repeats, sure > 2), 0.5),
         ((tool, "sure", sure), 0.5),
         ((tool, "repeats", repeats), 0.5),

@@ -18,8 +18,9 @@ from agent_runtime.speculator.counter_conversation import (
     Conversation,
 )
 from agent_runtime.speculator.counter_json import fields, key_of, leaves, lists, objects, parse, projected
+from agent_runtime.speculator.counter_records import Records
 from agent_runtime.speculator.counter_text import aliases, shape, spans, words, years
-from agent_runtime.speculator.counter_tools import ToolCounts
+from agent_runtime.speculator.counter_tools import Readiness, ToolCounts, Tools
 from agent_runtime.tools.values import ToolCall, canonical_json
 from agent_runtime.traces.messages import AssistantMessage, SystemMessage, ToolMessage, UserMessage
 from hypothesis import given
@@ -264,3 +265,57 @@ def test_a_calibrator_corrects_scores_that_are_too_high_and_trusts_them_before()
         # 500 draws a bin: a standard error of at most 0.022, so 0.1 is more than four of them
         assert math.isclose(calibrator.probability(score), score / 2, abs_tol=0.1)
     assert 0.0 <= calibrator.probability(0.0) <= calibrator.probability(1.0) <= 1.0
+
+
+# --- lists walked in order, and tools called for the first time -----------------------------------------------------
+
+
+def legs(*later: str) -> Conversation:
+    """A trip of three legs of which the second was looked up, and what was called since."""
+    trip = [{"place": place, "day": day} for place, day in (("Bergen", 3), ("Oslo", 5), ("Tromso", 8))]
+    conversation = Conversation()
+    calls = [ToolCall("get_trip", {}), ToolCall("find_room", trip[1]), *(ToolCall(name, {}) for name in later)]
+    conversation.extend([UserMessage("Where can I stay?")])
+    for call in calls:
+        content = json.dumps({"legs": trip}) if call.name == "get_trip" else "[]"
+        conversation.extend([AssistantMessage(calls=(call,)), ToolMessage(call.name, content)])
+    return conversation
+
+
+def test_the_item_after_the_one_used_last_is_next_only_where_nothing_was_called_in_between() -> None:
+    records = Records()
+    for _ in range(2):
+        records.learn(legs(), "find_room", {"place": "Tromso", "day": 8})
+    at_once, later = records.choose(legs(), "find_room"), records.choose(legs("get_weather"), "find_room")
+    assert at_once is not None and later is not None
+    assert dict(at_once.arguments)["place"] == key_of("Tromso")
+    assert dict(later.arguments)["place"] == key_of("Bergen")
+
+
+def test_a_tool_that_is_called_once_is_less_likely_after_it_was_called() -> None:
+    tools, conversation = Tools(), Conversation()
+    conversation.extend([UserMessage("Hello")])
+
+    def ready(*, first: bool) -> dict[str, Readiness]:
+        once = Readiness(sure=4, repeats=False, mention=0, fresh=False, again=False, first=first)
+        other = Readiness(sure=4, repeats=False, mention=0, fresh=False, again=False, first=False)
+        return {"get_user": once, "get_order": other}
+
+    tools.learn(conversation, tools.outlook(conversation), {}, "get_user")
+    tools.learn(conversation, tools.outlook(conversation), {}, "get_order")
+    for _ in range(20):
+        tools.learn(conversation, tools.outlook(conversation), ready(first=True), "get_user")
+        tools.learn(conversation, tools.outlook(conversation), ready(first=False), "get_order")
+    outlook = tools.outlook(conversation)
+    before, after = (tools.probabilities(outlook, ready(first=first))["get_user"] for first in (True, False))
+    assert before > 0.5 > after
+
+
+def test_a_source_gives_its_values_newest_message_first_and_keeps_up_with_new_ones() -> None:
+    conversation = Conversation()
+    source = ("result", "list_ids", "[]")
+    for ids in (["a", "b"], ["c", "d"]):
+        conversation.extend([ToolMessage("list_ids", json.dumps(ids))])
+        newest = [json.loads(key) for key, _ in conversation.newest_values(source)]
+        assert newest[:2] == ids
+    assert newest == ["c", "d", "a", "b"]
