@@ -33,8 +33,8 @@ FORMAT = 1
 """Of saved files."""
 MOST_CONVERSATIONS = 256
 """Conversations whose state is kept; the one asked about longest ago goes first."""
-MOST_TOOLS = 4
-"""Tools whose arguments are looked for in one guess."""
+COVERED, MOST_TOOLS = 0.99, 8
+"""Arguments are looked for of the likeliest tools: as many as hold this share of the chances, at most so many."""
 UNKNOWN = 1e-3
 """Chance of an argument for which there is no candidate."""
 NAME_CREDIT = 0.05
@@ -230,7 +230,7 @@ class CounterPredictor:
         outlook = self._tools.outlook(conversation)
         if not outlook.shares:
             return None
-        likely = outlook.likely(MOST_TOOLS)
+        likely = outlook.likely(covered=COVERED, most=MOST_TOOLS)
         filled = {tool: self._fill(conversation, tool) for tool in likely}
         chances = self._tools.probabilities(outlook, {tool: filling.ready for tool, filling in filled.items()})
         tool = max(likely, key=lambda name: chances[name] * (filled[name].chance + NAME_CREDIT))

@@ -62,10 +62,14 @@ class Outlook:
     any_call: float
     """How likely the turn calls any tool."""
 
-    def likely(self, most: int) -> list[str]:
-        """Return the tools worth looking at, the likeliest first."""
-        rank = {tool: math.log(share + UNSEEN) + self.scores[tool] for tool, share in self.shares.items()}
-        return sorted(rank, key=lambda tool: (-rank[tool], tool))[:most]
+    def likely(self, *, covered: float, most: int) -> list[str]:
+        """Return the likeliest tools, as many as together hold the share `covered` of the chances, at most `most`."""
+        weights = {tool: (share + UNSEEN) * math.exp(self.scores[tool]) for tool, share in self.shares.items()}
+        left = (1.0 - covered) * sum(weights.values())
+        ranked = sorted(weights, key=lambda tool: (weights[tool], tool))  # the least likely first
+        while len(ranked) > 1 and weights[ranked[0]] <= left:
+            left -= weights[ranked.pop(0)]
+        return ranked[-most:][::-1]
 
 
 class ToolCounts:
