@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .executor import FINAL, Block, ExecutorKind, RowCache, ancestors, depths
-from .linear import Linear, fuse, pack_small
+from .linear import Linear, fuse, pack
 from .one_row import OneRow, why_not_one_row
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 FAMILIES = frozenset({"llama", "qwen2", "qwen3", "mistral"})
 STATIC_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotations whose angles depend on the position alone, so a table can be kept."""
-ONE_BY_ONE = 2
-"""Tokens that are faster one after the other where `OneRow` runs: two cost less than torch's forward of two."""
+ONE_BY_ONE_BYTES = 64 << 20
+"""Weights up to which two tokens are faster one after the other where `OneRow` runs. Reading more of them twice costs
+more than torch's overhead."""
 GROWTH = 256
 """Tokens by which a full buffer grows at least."""
 
@@ -147,7 +148,7 @@ class LeanExecutor:
         self.head = Linear(head.weight.detach(), None)
         self._products: list[Linear] = []
         self.list_products()
-        pack_small(self._products)
+        packed = pack(self._products)
         self._rotary = body.rotary_emb
         self._cos = self._sin = torch.empty(0)
         self._zero = torch.zeros(1, 1, 1, dtype=self.dtype, device=self.device)
@@ -156,7 +157,8 @@ class LeanExecutor:
         }
         self._one_row: OneRow | None = None
         if why_not_one_row(self) is None:
-            self._one_row, self.singles = OneRow(self), ONE_BY_ONE
+            small = sum(product.weight.nbytes for product in self._products) <= ONE_BY_ONE_BYTES
+            self._one_row, self.singles = OneRow(self), 2 if small or not packed else 1
 
     # -- weights ------------------------------------------------------------------------------------------------
 
@@ -266,7 +268,7 @@ class LeanExecutor:
                 positions.extend(trunk - 1 + depth for depth in depths(block.tree))
             wanted.extend(range(start + block.logits_from, len(tokens)))
             spans.append((cast("LeanCache", block.cache), start, len(tokens), block.tree))
-        if self._one_row is not None and len(tokens) <= ONE_BY_ONE and len(wanted) == len(tokens):
+        if self._one_row is not None and len(tokens) <= self.singles and len(wanted) == len(tokens):
             if not any(block.tree for block in blocks):
                 rows = [cache for cache, start, end, _ in spans for _ in range(start, end)]
                 return self._run_one_by_one(self._one_row, rows, tokens, positions, layers, taps)

@@ -8,8 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .memory import available_bytes
+
 PACKED_BYTES = 256 << 20
-"""Weights of a layer list up to this many bytes, all in all, also get a packed copy (see `Linear.pack`)."""
+"""Weights up to this many bytes, all in all, always get a packed copy (see `Linear.pack`)."""
+PACKED_SHARE = 0.25
+"""Larger ones get it where it takes at most this share of the memory that is free."""
 
 
 class Linear:
@@ -42,9 +46,9 @@ class Linear:
     def pack(self) -> None:
         """Keep a second copy of the weights in oneDNN's own layout, for products with more than one row.
 
-        On a CPU in fp32 products with 2 to 64 rows (a block, two conversations, a prompt's chunk) then run about twice
-        as fast as MKL's, which prefers large or single-row ones; one row stays with MKL. The copy is a snapshot:
-        weights that are trained later need a new executor.
+        On a CPU in fp32 products with 2 to 64 rows (a block, two conversations, a prompt's chunk) then run two to three
+        times as fast as MKL's, which prefers large or single-row ones: with large weights, eight rows take hardly more
+        than one. One row stays with MKL. The copy is a snapshot: weights that are trained later need a new executor.
         """
         self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.t().contiguous(), PACKED_FOR_ROWS)
 
@@ -52,17 +56,18 @@ class Linear:
 PACKED_FOR_ROWS = 8
 
 
-def pack_small(layers: Sequence[Linear]) -> bool:
+def pack(layers: Sequence[Linear]) -> bool:
     """Pack all layers where that pays and is affordable; tell whether it was done.
 
-    Not where the weights are large (a copy would double them, and their products are bound by memory anyway), of
-    another type than fp32, elsewhere than on a CPU, or where this build of torch can't.
+    Not where the copy would take too much of the memory that is left, where weights are of another type than fp32 or
+    lie elsewhere than on a CPU, or where this build of torch can't.
     """
     weights = [layer.weight for layer in layers]
     onednn: Any = torch.backends.mkldnn
     if any(weight.device.type != "cpu" or weight.dtype != torch.float32 for weight in weights):
         return False
-    if sum(weight.nbytes for weight in weights) > PACKED_BYTES or not onednn.is_available():
+    size = sum(weight.nbytes for weight in weights)
+    if size > max(PACKED_BYTES, PACKED_SHARE * (available_bytes() or 0)) or not onednn.is_available():
         return False
     try:
         for layer in layers:

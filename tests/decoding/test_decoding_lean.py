@@ -9,7 +9,8 @@ import torch
 from agent_runtime.decoding.errors import ModelUnsupported
 from agent_runtime.decoding.executor import FINAL, Block, choose_executor
 from agent_runtime.decoding.lean import LeanExecutor, why_not_lean
-from agent_runtime.decoding.linear import PACKED_BYTES, Linear, pack_small
+from agent_runtime.decoding.linear import Linear, pack
+from agent_runtime.decoding.memory import available_bytes
 from agent_runtime.decoding.one_row import OneRow, why_not_one_row
 from transformers import AutoModelForCausalLM, Qwen3Config
 
@@ -183,7 +184,7 @@ def test_packed_products_equal_plain_ones_for_every_number_of_rows() -> None:
     torch.manual_seed(0)
     for bias in (None, torch.randn(48)):
         layer = Linear(torch.randn(48, 32), bias)
-        if not pack_small([layer]):
+        if not pack([layer]):
             pytest.skip("this build of torch has no packed products")
         for rows in (1, 2, 3, 5, 8, 17, 64):
             x, residual = torch.randn(rows, 32), torch.randn(rows, 48)
@@ -192,6 +193,28 @@ def test_packed_products_equal_plain_ones_for_every_number_of_rows() -> None:
             assert torch.allclose(layer.add_to(residual, x), residual + expected, atol=1e-5)
 
 
-def test_large_or_low_precision_weights_are_not_copied() -> None:
-    assert not pack_small([Linear(torch.randn(4, 4, dtype=torch.bfloat16), None)])
-    assert not pack_small([Linear(torch.empty(1, 1).expand(PACKED_BYTES // 4 + 1, 1), None)])
+def test_low_precision_weights_and_what_does_not_fit_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not pack([Linear(torch.randn(4, 4, dtype=torch.bfloat16), None)])
+    large = [Linear(torch.randn(48, 32), None)]
+    monkeypatch.setattr("agent_runtime.decoding.linear.PACKED_BYTES", 1000)
+    for free in (None, 3 * large[0].weight.nbytes):
+        monkeypatch.setattr("agent_runtime.decoding.linear.available_bytes", lambda free=free: free)
+        assert not pack(large) and large[0].packed is None
+    monkeypatch.setattr("agent_runtime.decoding.linear.available_bytes", lambda: 5 * large[0].weight.nbytes)
+    assert pack(large) or not torch.backends.mkldnn.is_available()
+
+
+def test_free_memory_is_that_of_the_machine_or_of_the_container_whichever_is_less(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setattr("agent_runtime.decoding.memory.MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr("agent_runtime.decoding.memory.CGROUP", tmp_path)
+    (tmp_path / "meminfo").write_text("MemTotal:   900 kB\nMemAvailable:   500 kB\n")
+    assert available_bytes() == 500 * 1024
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("1000\n")
+    assert available_bytes() == 500 * 1024
+    (tmp_path / "memory.max").write_text("101000\n")
+    assert available_bytes() == 100_000
+    (tmp_path / "meminfo").write_text("nothing that is known")
+    assert available_bytes() == 100_000 or available_bytes() is not None
