@@ -4,7 +4,7 @@
 in one process on the same model; figures are medians. Rows of the table:
 
 - floor: the model's matrix products of one token (or two rows), nothing else: linear layers as the library stores them
-- products: those of one token in the executor's own layout, with attention's two
+- products: those of one token as the executor does them (its own layout, NumPy where that is used), with attention's two
 - step: one forward of the executor and the choice of the token, without the worker; also with all processors of
   sampling (temperature, top-k, top-p, min-p, repetition penalty)
 - worker: tokens through `ModelWorker` and an event loop, per token
@@ -206,6 +206,7 @@ def main() -> None:
     medians["step / products"] = medians["step, 1 row(s)"] / medians["products"]
     medians["all processors / products"] = medians["step, all processors"] / medians["products"]
     medians["step / floor"] = medians["step, 1 row(s)"] / medians["floor, 1 row(s)"]
+    medians["all processors / floor"] = medians["step, all processors"] / medians["floor, 1 row(s)"]
     medians["generate / worker"] = medians["generate"] / medians["worker"]
     medians["generate / step"] = medians["generate"] / medians["step, 1 row(s)"]
     medians["two rows / one"] = medians["step, 2 row(s)"] / medians["step, 1 row(s)"]

@@ -99,7 +99,7 @@ class GraphExecutor(LeanExecutor):
             ModelUnsupported: graphs can't be captured on this device, or compute something else.
         """
         super().__init__(model)
-        self._one_row, self.singles = None, 1  # blocks of fixed shapes are what this is about
+        self.one_row, self.singles = None, 1  # blocks of fixed shapes are what this is about
         self.picks: Picks | None = None
         self._captures = self.device.type == "cuda" if capture is None else capture
         self._failure: Exception | None = None

@@ -155,10 +155,11 @@ class LeanExecutor:
         self._eps_of = {
             size: torch.tensor(math.sqrt(size * self.eps), device=self.device) for size in (self.width, self.head_dim)
         }
-        self._one_row: OneRow | None = None
+        self.one_row: OneRow | None = None
+        """What runs single tokens, where that isn't torch."""
         if why_not_one_row(self) is None:
             small = sum(product.weight.nbytes for product in self._products) <= ONE_BY_ONE_BYTES
-            self._one_row, self.singles = OneRow(self), 2 if small or not packed else 1
+            self.one_row, self.singles = OneRow(self), 2 if small or not packed else 1
 
     # -- weights ------------------------------------------------------------------------------------------------
 
@@ -268,10 +269,10 @@ class LeanExecutor:
                 positions.extend(trunk - 1 + depth for depth in depths(block.tree))
             wanted.extend(range(start + block.logits_from, len(tokens)))
             spans.append((cast("LeanCache", block.cache), start, len(tokens), block.tree))
-        if self._one_row is not None and len(tokens) <= self.singles and len(wanted) == len(tokens):
+        if self.one_row is not None and len(tokens) <= self.singles and len(wanted) == len(tokens):
             if not any(block.tree for block in blocks):
                 rows = [cache for cache, start, end, _ in spans for _ in range(start, end)]
-                return self._run_one_by_one(self._one_row, rows, tokens, positions, layers, taps)
+                return self._run_one_by_one(self.one_row, rows, tokens, positions, layers, taps)
         cos, sin = self._rotation(positions)
         x = self.embedding.index_select(0, torch.tensor(tokens, device=self.device))  # [T, width]
         # One buffer serves all layers: each overwrites it after the one before has used it.

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,14 +17,14 @@ if TYPE_CHECKING:
 
     from agent_runtime.decoding.executor import Executor
 
-Product = Callable[[], Tensor]
+Product = Callable[[], object]
 
 
 class Floor:
     """The linear layers and the attention's two products for one token behind `context` others.
 
-    On the lean executor in its own layout of the weights, which are the same in memory; on any other the layers of
-    the loaded model as the library calls them.
+    As the executor does them: the lean one in its own layout of the weights, which are the same in memory, by NumPy
+    where that runs its single tokens; any other the layers of the loaded model as the library calls them.
     """
 
     def __init__(self, executor: Executor, network: PreTrainedModel, *, context: int) -> None:
@@ -57,7 +58,14 @@ def _lean(executor: LeanExecutor) -> list[Product]:
     linears = [executor.head]
     for layer in executor.layers:
         linears += [layer.qkv, layer.output, layer.gate_up, layer.down]
-    return [_mm(linear.weight) for linear in linears]
+    product = _mm if executor.one_row is None else _dot
+    return [product(linear.weight) for linear in linears]
+
+
+def _dot(weight: Tensor) -> Product:
+    x, matrix = np.ones(weight.shape[0], np.float32), weight.numpy()
+    out = np.empty(weight.shape[1], np.float32)
+    return lambda: x.dot(matrix, out)
 
 
 def _mm(weight: Tensor) -> Product:
