@@ -4,7 +4,7 @@
 in one process on the same model; figures are medians. Rows of the table:
 
 - floor: the model's matrix products of one token (or two rows), nothing else: linear layers as the library stores them
-- products: those of one token as the executor does them (its own layout, NumPy where that is used), with attention's two
+- products: those of one token as the executor does them (own layout, NumPy where that is used), with attention's two
 - step: one forward of the executor and the choice of the token, without the worker; also with all processors of
   sampling (temperature, top-k, top-p, min-p, repetition penalty)
 - worker: tokens through `ModelWorker` and an event loop, per token
