@@ -1,7 +1,7 @@
 """The shop's agent on a server beside the local engine: transcripts, Hit@1, cache reuse, wall-clock, many at once.
 
 python benchmarks/bench_server.py compare --server openai:pocket@http://127.0.0.1:8000/v1 --tasks 30 --tool-latency 300
-python benchmarks/bench_server.py many --server ... --tasks 64 --concurrency 1 4 16 32
+python benchmarks/bench_server.py many --server ... --tasks 64 --concurrency 1 4 16 32    # --server local: in process
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from agent_runtime.speculator.settings import Speculation
 
 from agent_runtime.bench.records import SERIAL, SPECULATIVE, RunRecord
 from agent_runtime.bench.speculate import bench_speculate
+from agent_runtime.demo.agent import POCKET
+from agent_runtime.engines.local import LocalEngine
 from agent_runtime.engines.server import ServerCounters, ServerEngine
+
+LOCAL = "local"
 
 
 async def compare(server: str, tasks: int, seed: int, latency: float, placement: str) -> dict[str, Any]:
@@ -56,7 +60,8 @@ async def many(server: str, tasks: int, seed: int, latency: float, levels: Seque
     """Run tasks at several concurrencies; with and without guessing alternate, group by group."""
     rows: list[dict[str, Any]] = []
     for level in levels:
-        engine = ServerEngine.from_address(server)
+        engine = LocalEngine(POCKET) if server == LOCAL else ServerEngine.from_address(server)
+        await (await engine.open([])).aclose()  # loading is no part of a run
         clock = _Clock()
         await bench_speculate(
             "shop",
@@ -68,7 +73,6 @@ async def many(server: str, tasks: int, seed: int, latency: float, levels: Seque
             on_records=clock.measured,
         )
         records, seconds = clock.records, clock.seconds
-        found = engine.statistics()
         row: dict[str, Any] = {"concurrency": level, "tasks": tasks}
         for mode in (SERIAL, SPECULATIVE):
             ran = [record for record in records if record.mode == mode]
@@ -80,8 +84,17 @@ async def many(server: str, tasks: int, seed: int, latency: float, levels: Seque
                 "median_wall_ms": statistics.median(record.wall_ms for record in ran),
             }
         row |= _guesses([record for record in records if record.mode == SPECULATIVE])
-        row |= {"probes": found.probes, "probes_declined": found.probes_declined}
-        row["loads"] = [asdict(load) for endpoint in found.endpoints for load in endpoint.loads]
+        if isinstance(engine, ServerEngine):
+            found = engine.statistics()
+            row |= {"probes": found.probes, "probes_declined": found.probes_declined}
+            row["loads"] = [asdict(load) for endpoint in found.endpoints for load in endpoint.loads]
+        turns = [turn for record in records if record.mode == SPECULATIVE for turn in record.ledger.turns]
+        third = max(1, len(turns) // 3)
+        row["probed_by_third"] = [
+            sum(turn.placement is not None for turn in part) / len(part)
+            for part in (turns[:third], turns[third : 2 * third], turns[2 * third :])
+            if part
+        ]
         rows.append(row)
         print(json.dumps(row), file=sys.stderr, flush=True)
         await engine.aclose()
@@ -133,7 +146,7 @@ def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("compare", "many"))
-    parser.add_argument("--server", required=True, metavar="openai:NAME@URL")
+    parser.add_argument("--server", required=True, metavar="openai:NAME@URL", help="or, for `many`, local")
     parser.add_argument("--tasks", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tool-latency", type=float, default=300.0, metavar="MS")
