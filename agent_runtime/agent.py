@@ -21,8 +21,9 @@ from agent_runtime.live import LiveEvents
 from agent_runtime.loop import run_turns
 from agent_runtime.result import RunResult
 from agent_runtime.run import Run
+from agent_runtime.speculator.counter import CounterPredictor
 from agent_runtime.speculator.policy import Policy
-from agent_runtime.speculator.predictors import NoPredictor, Predictor
+from agent_runtime.speculator.predictors import Predictor
 from agent_runtime.speculator.self_predictor import SelfPredictor
 from agent_runtime.speculator.settings import Speculation
 from agent_runtime.tools import Dispatcher, Gate, GuessLimits, Tool, as_tools, describe, load_catalogue
@@ -110,6 +111,7 @@ class Agent:
         self._store: TraceStore | None = None
         self._store_lock = threading.Lock()
         self._policy = Policy(self.speculation)
+        self._counter = _counter(self.speculation)
         self.gate = _gate(self.speculation)
 
     def replace(
@@ -142,6 +144,7 @@ class Agent:
         if speculation is not None:
             other.speculation = Speculation() if speculation is True else speculation or None
             other._policy = Policy(other.speculation)
+            other._counter = _counter(other.speculation)
             other.gate = _gate(other.speculation)
         if traces is not None:
             other._traces = traces
@@ -228,6 +231,7 @@ class Agent:
             session=session,
             dispatcher=dispatcher,
             predictor=self._predictor(session),
+            quick=self._counter,
             policy=self._policy.for_run(),
             trace=trace,
             live=live,
@@ -265,12 +269,13 @@ class Agent:
         system = [SystemMessage(self.instructions)] if self.instructions else []
         return [*system, UserMessage(task)]
 
-    def _predictor(self, session: Session) -> Predictor:
-        if self.speculation is None:
-            return NoPredictor()
-        if isinstance(self.speculation.predictor, str):
-            return SelfPredictor(session, max_tokens=self.speculation.max_probe_tokens)
-        return self.speculation.predictor
+    def _predictor(self, session: Session) -> Predictor | None:
+        settings = self.speculation
+        if settings is None or settings.predictor == "counter":
+            return None
+        if isinstance(settings.predictor, str):
+            return SelfPredictor(session, max_tokens=settings.max_probe_tokens)
+        return settings.predictor
 
     @asynccontextmanager
     async def _open_trace(self, started: RunStarted) -> AsyncIterator[RunTrace]:
@@ -335,6 +340,11 @@ def _engine(model: str | Path | Engine, device: str) -> tuple[Engine, bool]:
     if isinstance(model, str | Path):
         return engine_for(model, device=device), True
     return model, False
+
+
+def _counter(speculation: Speculation | None) -> CounterPredictor | None:
+    counts = speculation is not None and speculation.predictor in ("counter", "both")
+    return CounterPredictor(threshold=speculation.min_confidence) if speculation is not None and counts else None
 
 
 def _gate(speculation: Speculation | None) -> Gate:

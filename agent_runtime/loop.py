@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from agent_runtime.engines.base import CallClosed, Delta, Generated, PromptReady
-from agent_runtime.speculator.turn import Progress, speculate, speculate_again
+from agent_runtime.speculator.turn import Progress, guess_at_once, speculate, speculate_again
 from agent_runtime.traces.events import Prefilled, TextDelta, ThinkingDelta, TurnFinished, TurnStarted
 
 if TYPE_CHECKING:
@@ -42,17 +42,21 @@ async def run_turns(run: Run) -> str:
 
 async def generate_and_guess(run: Run, turn: int, calls: TurnCalls, *, max_tokens: int) -> Generated:
     """Let the agent decode its message while the speculator guesses the first call in it."""
-    placement = run.policy.placement()
     progress = Progress()
     guessing = run.guessing(turn, calls, progress)
+    guessed = guess_at_once(guessing)
+    placement = None if guessed else run.placement()
     async with anyio.create_task_group() as beside:
-        if placement == "before":
+        if guessed and run.predictor is not None:
+            beside.start_soon(speculate_again, guessing)
+        elif placement == "before":
             await speculate(guessing, placement)
             beside.start_soon(speculate_again, guessing)
         elif placement == "beside":
             beside.start_soon(speculate, guessing, placement)
         generated = await generate(run, turn, calls, progress, max_tokens=max_tokens)
         beside.cancel_scope.cancel()  # a probe that outlives the message can't help it any more
+    run.learn(generated)
     return generated
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,8 +14,9 @@ from agent_runtime.errors import LimitExceeded
 from agent_runtime.limits import Limits
 from agent_runtime.live import LiveEvents
 from agent_runtime.result import RunResult, Usage
+from agent_runtime.speculator.predictors import NoPredictor
 from agent_runtime.speculator.turn import Guessing, Progress
-from agent_runtime.traces.events import Event, GenerationFinished, RunFinished, RunStatus
+from agent_runtime.traces.events import Event, GenerationFinished, ProbePlacement, RunFinished, RunStatus
 from agent_runtime.traces.ledger import ledger
 from agent_runtime.traces.messages import Message, ToolMessage
 
@@ -22,10 +24,13 @@ if TYPE_CHECKING:
     from agent_runtime.decoding.requests import Sampling
     from agent_runtime.hooks import Hooks
     from agent_runtime.speculator.policy import Policy
-    from agent_runtime.speculator.predictors import Predictor
+    from agent_runtime.speculator.predictors import Predictor, QuickPredictor
     from agent_runtime.tools import Outcome
     from agent_runtime.tools.dispatcher import Dispatcher, TurnCalls
     from agent_runtime.traces import RunTrace
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -34,7 +39,10 @@ class Run:
 
     session: Session
     dispatcher: Dispatcher
-    predictor: Predictor
+    predictor: Predictor | None
+    """Who is asked where the policy finds it worth it."""
+    quick: QuickPredictor | None = None
+    """Who is asked first, in every turn."""
     policy: Policy
     trace: RunTrace
     live: LiveEvents
@@ -98,7 +106,8 @@ class Run:
         return Guessing(
             turn=turn,
             messages=tuple(self.messages),
-            predictor=self.predictor,
+            predictor=self.predictor or NoPredictor(),
+            quick=self.quick,
             policy=self.policy,
             calls=calls,
             suggest=self.session.suggest,
@@ -106,6 +115,19 @@ class Run:
             emit=self.emit,
             now=self.now,
         )
+
+    def placement(self) -> ProbePlacement | None:
+        """Return where the coming turn's first probe runs; None for none."""
+        return self.policy.placement() if self.predictor is not None else None
+
+    def learn(self, generated: Generated) -> None:
+        """Tell who counts what the agent did in the turn whose message has just ended."""
+        if self.quick is None:
+            return
+        try:
+            self.quick.observe(self.messages, generated.message)
+        except Exception as error:
+            _log.warning("predictor %r failed to learn: %s", self.quick.source, error, exc_info=True)
 
     def finish_generation(self, turn: int, generated: Generated, *, started: float) -> None:
         """Record that the message of turn `turn`, begun at `started`, is complete."""

@@ -4,10 +4,12 @@
     python benchmarks/endtoend.py table --out DIR                      # what DIR holds, as Markdown
 
 `off` and `tool` share one engine, whose own tokens are drafted from the guessed call only; `token` and `both` share
-another with every draft that needs nothing but the text; `shared` is `both` on a third, whose drafts also know what the
-agent wrote in earlier runs (`share_drafts`). All modes run interleaved in one process, each task once per
-mode, tools at an injected latency; `generation` is one median T_gen of `off`, found on tasks of another seed. Runs are
-appended to DIR as they end, and a measurement that was stopped goes on where it was.
+another with every draft that needs nothing but the text. `counter` is `tool` with a predictor that counts what the
+agent did in earlier runs (nothing before the first) instead of asking the model. `shared` is `both`, and `all` asks the
+model only where that counter isn't sure, each on an engine of its own whose drafts also know what the agent wrote in
+earlier runs (`share_drafts`). All modes run interleaved in one process, each task once per mode, tools at an injected
+latency; `generation` is one median T_gen of `off`, found on tasks of another seed. Runs are appended to DIR as they
+end, and a measurement that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -33,10 +35,18 @@ from agent_runtime.demo.agent import POCKET
 from agent_runtime.demo.shop.backend import ShopBackend
 from agent_runtime.engines.local import LocalEngine
 
-MODES = ("off", "tool", "token", "both", "shared")
-PAIRS = (("off", "tool"), ("off", "token"), ("off", "both"), ("off", "shared"), ("token", "both"))
-ENGINE_OF = {"off": "called", "tool": "called", "token": "drafted", "both": "drafted", "shared": "shared"}
-GUESSING = {"tool", "both", "shared"}
+ENGINE_OF = {
+    "off": "called",
+    "tool": "called",
+    "counter": "called",
+    "token": "drafted",
+    "both": "drafted",
+    "shared": "shared",
+    "all": "all",
+}
+MODES = tuple(ENGINE_OF)
+PAIRS = (*(("off", mode) for mode in MODES[1:]), ("token", "both"))
+PREDICTORS = {"tool": "self", "counter": "counter", "both": "self", "shared": "self", "all": "both"}
 
 
 async def measure(measurement: Measurement, modes: Sequence[str], *, tasks: int, latency_ms: float) -> None:
@@ -47,6 +57,7 @@ async def measure(measurement: Measurement, modes: Sequence[str], *, tasks: int,
         "called": LocalEngine(POCKET, drafts=("call",)),
         "drafted": LocalEngine(POCKET),
         "shared": LocalEngine(POCKET, share_drafts=True),
+        "all": LocalEngine(POCKET, share_drafts=True),
     }
     async with AsyncExitStack() as stack:
         backend = await stack.enter_async_context(ShopBackend(latency_ms=latency_ms))
@@ -57,7 +68,7 @@ async def measure(measurement: Measurement, modes: Sequence[str], *, tasks: int,
             await _warm_up(agent)
             for mode in modes:
                 if ENGINE_OF[mode] == name:
-                    guessing = Speculation() if mode in GUESSING else False
+                    guessing = Speculation(predictor=PREDICTORS[mode]) if mode in PREDICTORS else False
                     agents[mode] = agent.replace(sampling=_greedy(agent.sampling), speculation=guessing)
         todo = shop_tasks(tasks - done, seed=SEED, first=done, phrasing="any", kinds=None)
         runs = Interleaving(stages=ShopStages(backend), agents=agents).run(todo, first=done)
@@ -115,7 +126,7 @@ def table(folder: Path) -> str:
             told = compare(runs, without, with_, settings["latency_ms"])
             if told is None:
                 continue
-            guessed = with_ in GUESSING
+            guessed = with_ in PREDICTORS
             forms, lead = told["forms"], told["lead_ms"]
             where = f"{settings['latency_ms']:.0f} ms" + (" (one median T_gen)" if latency == "generation" else "")
             cells = [

@@ -166,7 +166,8 @@ class StateCache:
         self.settle()
         if self.length == 0 or not self.state.is_croppable:
             return None
-        self.state.activate_past_recording()
+        state: Any = self.state
+        state.activate_past_recording()
         mark = Mark(self.length)
         self._marks.add(mark)
         return mark

@@ -187,7 +187,7 @@ class Policy:
             case TurnFinished():
                 if turn.arm is not None:
                     known.add(turn.as_probed())
-                elif turn.tokens:
+                elif turn.tokens and turn.first is None:  # else a guess without a probe may have drafted the call
                     known.pace.add(turn.kind, turn.tokens, turn.generation_ms)
             case _:
                 pass

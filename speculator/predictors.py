@@ -8,7 +8,7 @@ from typing import Protocol
 
 import anyio
 from agent_runtime.tools.values import ToolCall
-from agent_runtime.traces.messages import Message
+from agent_runtime.traces.messages import AssistantMessage, Message
 
 from .errors import ScriptExhausted
 
@@ -42,6 +42,23 @@ class Predictor(Protocol):
 
         Cancelling the caller cancels the guess. Errors are the predictor's own fault and only end the guess.
         """
+        ...
+
+
+class QuickPredictor(Protocol):
+    """Guesses at once, without a model, and learns from what the agent does."""
+
+    @property
+    def source(self) -> str:
+        """Name of the predictor in predictions and traces."""
+        ...
+
+    def guess(self, messages: Sequence[Message]) -> Guess:
+        """Guess the first call of the turn that `messages` lead to; `call` is None where it is not sure enough."""
+        ...
+
+    def observe(self, messages: Sequence[Message], message: AssistantMessage) -> None:
+        """Learn from a turn: `messages` led to `message`."""
         ...
 
 

@@ -23,8 +23,11 @@ class Speculation:
     placement: Literal["auto", "beside", "before"] = "auto"
     """When a turn's first guess is made: while the agent decodes, before it does, or whichever the policy expects to
     save more (then also: not at all)."""
-    predictor: Literal["self"] | Predictor = "self"
-    """Who guesses: `self` is the agent's own model in speculator mode."""
+    predictor: Literal["self", "counter", "both"] | Predictor = "self"
+    """Who guesses: `self` is the agent's own model in speculator mode. `counter` counts what the agent did in earlier
+    runs, those of this agent object: it costs no model time, knows nothing at first, and may guess with values from
+    any of those runs, so let it only where they may know of each other. `both` asks the model where the counter is not
+    sure."""
     min_confidence: float = 0.5
     """Guesses below this probability are not started."""
     reprobe: tuple[int, ...] = (16, 32, 64)
@@ -41,8 +44,10 @@ class Speculation:
     def __post_init__(self) -> None:
         if self.placement not in ("auto", "beside", "before"):
             raise SpeculationInvalid(f"Speculation(placement={self.placement!r}): give 'auto', 'beside' or 'before'")
-        if isinstance(self.predictor, str) and self.predictor != "self":
-            raise SpeculationInvalid(f"Speculation(predictor={self.predictor!r}): give 'self' or a predictor")
+        if isinstance(self.predictor, str) and self.predictor not in ("self", "counter", "both"):
+            raise SpeculationInvalid(
+                f"Speculation(predictor={self.predictor!r}): give 'self', 'counter', 'both' or a predictor"
+            )
         if not 0.0 <= self.min_confidence <= 1.0:
             raise SpeculationInvalid(f"Speculation(min_confidence={self.min_confidence}): give a number from 0 to 1")
         if self.max_probe_tokens < 1:

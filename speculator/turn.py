@@ -13,7 +13,7 @@ from agent_runtime.traces.events import Event, ProbeFinished, ProbePlacement, Pr
 from agent_runtime.traces.messages import Message
 
 from .policy import Policy
-from .predictors import Guess, Predictor
+from .predictors import Guess, Predictor, QuickPredictor
 
 _log = logging.getLogger(__name__)
 
@@ -82,12 +82,33 @@ class Guessing:
     progress: Progress
     emit: Callable[[Event], None]
     now: Callable[[], float]
+    quick: QuickPredictor | None = None
+    """Guesses at the turn's start before anybody else is asked."""
     standing: Guess | None = None
     probes: int = 0
     started: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.started = self.now()
+
+
+def guess_at_once(guessing: Guessing) -> bool:
+    """Ask who needs no model, if there is such a one; tell whether it guessed a call, so that no model need be asked.
+
+    Never raises an error of the predictor.
+    """
+    if guessing.quick is None:
+        return False
+    try:
+        guess = guessing.quick.guess(guessing.messages)
+    except Exception as error:
+        _log.warning("predictor %r failed: %s", guessing.quick.source, error, exc_info=True)
+        return False
+    if guess.call is None:
+        return False
+    guessing.standing = guess
+    _hand_over(guessing, guess.call, guess.confidence, guessing.quick.source)
+    return True
 
 
 async def speculate(guessing: Guessing, placement: ProbePlacement) -> None:
@@ -121,16 +142,21 @@ async def _guess(guessing: Guessing, placement: ProbePlacement, *, position: int
         guessing.standing = guess
     if guess.call is None:
         return True
+    _hand_over(guessing, guess.call, guess.confidence, guessing.predictor.source)
+    return True
+
+
+def _hand_over(guessing: Guessing, call: ToolCall, confidence: float, source: str) -> None:
+    """Give a guessed call to the engine, to draft it, and to the dispatcher, to start it."""
     if not guessing.progress.demanded:
-        guessing.suggest(guessing.messages, guess.call)  # also what may not start early makes the call cheap to decode
-    prediction = Prediction(guess.call, guess.confidence, guessing.predictor.source)
+        guessing.suggest(guessing.messages, call)  # also what may not start early makes the call cheap to decode
+    prediction = Prediction(call, confidence, source)
     if guessing.progress.demanded:
         guessing.calls.late(prediction)
     elif (reason := guessing.policy.refusal(prediction)) is not None:
         guessing.calls.refuse(prediction, reason)
     else:
         guessing.calls.propose(prediction)
-    return True
 
 
 async def _probe(guessing: Guessing, placement: ProbePlacement, position: int) -> Guess | None:
