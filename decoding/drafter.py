@@ -21,13 +21,15 @@ _log = logging.getLogger(__name__)
 
 MAX_TOKENS = 32
 """Drafted tokens of a row in one step at most."""
+MARGIN = 1.2
+"""How much better than none a draft must look: the best of several noisy estimates looks better than it is."""
 PLENTY = 6.0
 """Expected tokens with which the other drafts aren't asked any more."""
 CHEAP: frozenset[DraftKind] = frozenset({"call", "lookup", "suffix", "grammar"})
 """Drafts that run no model: they are asked first, the others only where they could do better."""
 PATIENT: frozenset[DraftKind] = frozenset({"lookup", "suffix"})
 """Drafts that always have something to say, and nothing that a few tokens later would be too late."""
-LONGEST_PAUSE = 3
+LONGEST_PAUSE = 7
 """Steps for which such a draft isn't asked at most; asking takes a tenth of a small model's step."""
 
 
@@ -210,7 +212,7 @@ class Drafter:
             stands *= chance
             expected += stands
             step_s = self.costs.step(tokens + length, drafted=True) + length * draft_s
-            if expected > best.rate * step_s:
+            if expected > best.rate * step_s * (MARGIN if best.length == 0 else 1.0):
                 best = _Plan(length, expected / step_s, expected)
             elif expected + stands * (limit - length) <= best.rate * step_s:
                 break  # longer ones cost no less
