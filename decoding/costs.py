@@ -30,8 +30,6 @@ SLOWEST = 5.0
 """A pass counts as at most so many times slower than measured at the start; a stall of the machine says no more."""
 STEADY = 3
 """Passes of a kind after which the caches hold what they need."""
-HABIT = 0.3
-"""Share of the newest pass in the moving average of how many read a block."""
 TYPICAL = 4
 """Tokens of a typical block."""
 
@@ -42,7 +40,7 @@ class CostTable:
     They are measured at the start, passes of a size one after the other, and corrected by what passes take later on.
     Single tokens and blocks may read copies of the weights that are laid out apart, and drive each other's out of the
     processor's cache: the first passes after a change are slower. So a block among single tokens costs more than one
-    among blocks, and the other way round.
+    among blocks.
 
     `overhead_s` is what a step without a draft, and one with, takes beside passes of models (choosing, asking,
     telling); moving averages.
@@ -61,11 +59,9 @@ class CostTable:
         """For single tokens and for blocks: how much slower than measured at the start, by passes since the change."""
         self._last, self._run = False, STEADY
         """Whether the last pass read a block, and how many like it came before."""
-        self._blocks = 0.0
-        """Share of blocks among the last passes."""
         self._known = [0.0, *(self.of(tokens) for tokens in range(1, self._sizes[-1] + 1))]
-        self._change_s = [0.0, 0.0]
-        """What the passes after a change to single tokens, and to blocks, take longer, all together."""
+        self._back_s = 0.0
+        """What the passes after a change back to single tokens take longer, all together."""
 
     def took(self, overhead_s: float, *, drafted: bool) -> None:
         """Note a step's overhead."""
@@ -76,16 +72,14 @@ class CostTable:
         block = tokens > self._singles
         self._run = min(self._run + 1, STEADY) if block == self._last else 0
         self._last = block
-        self._blocks += HABIT * (block - self._blocks)
         if tokens > self._sizes[-1]:
             return  # a prompt's chunk, whose pace says nothing about drafts
         own, other = self._paces[block], self._paces[not block]
         own[self._run] += PACE_WEIGHT * (min(seconds / self.of(tokens), SLOWEST) - own[self._run])
         for run, pace in enumerate(other):
             other[run] = pace + FORGET * (1.0 - pace)
-        for kind, tokens in ((False, 1), (True, TYPICAL)):
-            *early, steady = self._paces[kind]
-            self._change_s[kind] = self.of(tokens) * sum([max(0.0, pace - steady) for pace in early])
+        *early, steady = self._paces[False]
+        self._back_s = self.of(1) * sum([max(0.0, pace - steady) for pace in early])
 
     def of(self, tokens: int) -> float:
         """Return the seconds of a forward pass over `tokens` tokens."""
@@ -104,13 +98,12 @@ class CostTable:
     def step(self, tokens: int, *, drafted: bool) -> float:
         """Return the seconds of a whole step whose pass takes `tokens` tokens, and of what it makes slower."""
         pass_s = self._known[tokens] if tokens < len(self._known) else self.of(tokens)
-        to_single_s, to_block_s = self._change_s
-        if tokens > self._singles:
-            change_s = (1.0 - self._blocks) * (to_block_s + to_single_s)  # single tokens will go on behind it
-        else:
-            change_s = self._blocks * to_single_s
+        block = tokens > self._singles
+        # The way back to single tokens is paid once, now or later: it counts where a block makes it necessary.
+        changes = block and not self._last
+        back_s = self._back_s if changes else 0.0
         overhead_s = max(self.overhead_s[drafted], self.overhead_s[False])
-        return pass_s * self._paces[tokens > self._singles][STEADY] + change_s + overhead_s
+        return pass_s * self._paces[block][0 if changes else STEADY] + back_s + overhead_s
 
     def relative(self) -> dict[int, float]:
         """Return the measured sizes' cost in units of one token's."""
