@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from agent_runtime.engines.base import CallClosed, Delta, Generated, PromptReady
-from agent_runtime.speculator.turn import Progress, guess_at_once, speculate, speculate_again
+from agent_runtime.speculator.turn import Progress, guess_at_once, guess_later_calls, speculate, speculate_again
 from agent_runtime.traces.events import Prefilled, TextDelta, ThinkingDelta, TurnFinished, TurnStarted
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ async def run_turns(run: Run) -> str:
 
 
 async def generate_and_guess(run: Run, turn: int, calls: TurnCalls, *, max_tokens: int) -> Generated:
-    """Let the agent decode its message while the speculator guesses the first call in it."""
+    """Let the agent decode its message while the speculator guesses the calls in it."""
     progress = Progress()
     guessing = run.guessing(turn, calls, progress)
     guessed = guess_at_once(guessing)
@@ -54,6 +54,8 @@ async def generate_and_guess(run: Run, turn: int, calls: TurnCalls, *, max_token
             beside.start_soon(speculate_again, guessing)
         elif placement == "beside":
             beside.start_soon(speculate, guessing, placement)
+        if run.quick is not None:
+            beside.start_soon(guess_later_calls, guessing)
         generated = await generate(run, turn, calls, progress, max_tokens=max_tokens)
         beside.cancel_scope.cancel()  # a probe that outlives the message can't help it any more
     run.learn(generated)
@@ -85,7 +87,7 @@ async def generate(run: Run, turn: int, calls: TurnCalls, progress: Progress, *,
                 case CallClosed():
                     run.count_call()
                     calls.demand(item.call)
-                    progress.demand()
+                    progress.demand(item.call)
                 case Generated():
                     run.finish_generation(turn, item, started=started)
                     return item

@@ -3,7 +3,8 @@
     chance of a call = P(the turn calls a tool) * P(this tool | it calls one) * P(these arguments | this tool)
 
 See `counter_tools`, `counter_arguments` and `counter_records` for the factors, and `counter_conversation` for what a
-conversation shows. All of it is learned in one pass and goes on learning online.
+conversation shows. Of a turn that makes several calls the later ones are guessed in the same way, from what followed
+such calls within a turn. All of it is learned in one pass and goes on learning online.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from .counter_calibration import Calibrator, Reliability, ReliabilityTable
 from .counter_conversation import IN_AGENT, IN_USER, Aliases, Conversation
 from .counter_json import Key, key_of
 from .counter_records import Records
-from .counter_tools import Outlook, Readiness, Tools
+from .counter_tools import END, NOTHING, Outlook, Readiness, Tools
 from .errors import CounterInvalid
 from .predictors import Guess
 
-FORMAT = 1
+FORMAT = 2
 """Of saved files."""
 MOST_CONVERSATIONS = 256
 """Conversations whose state is kept; the one asked about longest ago goes first."""
@@ -37,6 +38,8 @@ COVERED, MOST_TOOLS = 0.99, 8
 """Arguments are looked for of the likeliest tools: as many as hold this share of the chances, at most so many."""
 UNKNOWN = 1e-3
 """Chance of an argument for which there is no candidate."""
+RARE = 0.03
+"""Share of the turns below which a further call isn't looked for."""
 NAME_CREDIT = 0.05
 """What the right tool with wrong arguments is worth beside the right call: it still drafts the call's first tokens."""
 
@@ -56,6 +59,8 @@ class _Estimate:
     """What is known at a turn's start."""
 
     outlook: Outlook
+    any_call: float
+    """Chance that it makes a call."""
     filled: Mapping[str, _Filled]
     tool: str
     """Of the best call."""
@@ -88,12 +93,15 @@ class CounterPredictor:
         self.threshold = threshold
         self.online = online
         self._tools = Tools()
+        self._later = Tools()
+        """Which tool follows a call within the same turn."""
         self._arguments = Arguments()
         self._records = Records()
         self._forms: defaultdict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
         """Per tool the sets of arguments it was called with."""
         self._aliases: Aliases = {}
         self._calibrator = Calibrator()
+        self._calibrator_of_later = Calibrator()
         self._table = ReliabilityTable()
         self._conversations: OrderedDict[int, Conversation] = OrderedDict()
         self._opened = 0
@@ -106,19 +114,27 @@ class CounterPredictor:
         """Guess the first call of the turn that `messages` lead to; thinking so far changes nothing."""
         return self.guess(messages)
 
-    def guess(self, messages: Sequence[Message]) -> Guess:
-        """Guess the first call of the turn that `messages` lead to.
+    def guess(self, messages: Sequence[Message], after: Sequence[ToolCall] = ()) -> Guess:
+        """Guess the next call of the turn that `messages` lead to and that has made the calls `after` so far.
 
-        `confidence` is the chance that the turn makes exactly this call, turns without a call counted as misses; where
-        `call` is None, the chance that it makes none. A conversation that was asked about before costs only what is new
-        in it.
+        `confidence` is the chance that the turn goes on with exactly this call, turns without a further call counted as
+        misses; where `call` is None, the chance that it makes none. A conversation that was asked about before costs
+        only what is new in it.
         """
-        estimate = self._estimate(self._conversation(messages))
-        if estimate is None:
-            return Guess(call=None, confidence=0.0)
-        confidence = self._calibrator.probability(estimate.of_turns)
+        conversation = self._conversation(messages)
+        if after:
+            with conversation.calling(after):
+                later = self._estimate_later(conversation)
+            if isinstance(later, Outlook):
+                return Guess(call=None, confidence=later.shares.get(END, 0.0))
+            return self._guess(later, self._calibrator_of_later)
+        estimate = self._estimate(conversation)
+        return Guess(call=None, confidence=0.0) if estimate is None else self._guess(estimate, self._calibrator)
+
+    def _guess(self, estimate: _Estimate, calibrator: Calibrator) -> Guess:
+        confidence = calibrator.probability(estimate.of_turns)
         if confidence < self.threshold:
-            return Guess(call=None, confidence=1.0 - estimate.outlook.any_call)
+            return Guess(call=None, confidence=1.0 - estimate.any_call)
         return Guess(call=estimate.call(), confidence=confidence)
 
     def chance_of_call(self, messages: Sequence[Message]) -> float:
@@ -127,7 +143,7 @@ class CounterPredictor:
         A guess's confidence divided by this is its chance where it is known that the turn makes a call.
         """
         estimate = self._estimate(self._conversation(messages))
-        return 0.0 if estimate is None else estimate.outlook.any_call
+        return 0.0 if estimate is None else estimate.any_call
 
     # --- learning ---------------------------------------------------------------------------------------------
 
@@ -159,11 +175,13 @@ class CounterPredictor:
         return {
             "format": FORMAT,
             "tools": self._tools.to_json(),
+            "later": self._later.to_json(),
             "arguments": self._arguments.to_json(),
             "records": self._records.to_json(),
             "forms": [[tool, form, count] for tool, forms in self._forms.items() for form, count in forms.items()],
             "aliases": self._aliases,
             "calibrator": self._calibrator.to_json(),
+            "calibrator_of_later": self._calibrator_of_later.to_json(),
             "reliability": self._table.to_json(),
         }
 
@@ -194,12 +212,14 @@ class CounterPredictor:
 
     def _load(self, data: Any) -> None:
         self._tools.load(data["tools"])
+        self._later.load(data["later"])
         self._arguments.load(data["arguments"])
         self._records.load(data["records"])
         for tool, form, count in data["forms"]:
             self._forms[tool][tuple(form)] = count
         self._aliases.update({name: Counter(codes) for name, codes in data["aliases"].items()})
         self._calibrator.load(data["calibrator"])
+        self._calibrator_of_later.load(data["calibrator_of_later"])
         self._table.load(data["reliability"])
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -230,13 +250,27 @@ class CounterPredictor:
         outlook = self._tools.outlook(conversation)
         if not outlook.shares:
             return None
-        likely = outlook.likely(covered=COVERED, most=MOST_TOOLS)
-        filled = {tool: self._fill(conversation, tool) for tool in likely}
-        chances = self._tools.probabilities(outlook, {tool: filling.ready for tool, filling in filled.items()})
-        tool = max(likely, key=lambda name: chances[name] * (filled[name].chance + NAME_CREDIT))
-        estimate = _Estimate(outlook, filled, tool, outlook.any_call * chances[tool] * filled[tool].chance)
+        estimate = self._weigh(conversation, self._tools, outlook)
         self._standing = (conversation, conversation.newest, estimate)
         return estimate
+
+    def _estimate_later(self, conversation: Conversation) -> _Estimate | Outlook:
+        """Return what is known in the middle of a turn; only the outlook where no further call is likely at all."""
+        outlook = self._later.outlook(conversation)
+        if outlook.shares.get(END, 1.0) > 1.0 - RARE:
+            return outlook
+        return self._weigh(conversation, self._later, outlook)
+
+    def _weigh(self, conversation: Conversation, tools: Tools, outlook: Outlook) -> _Estimate:
+        """Look for the arguments of the likeliest tools, and return the best call."""
+        likely = [tool for tool in outlook.likely(covered=COVERED, most=MOST_TOOLS) if tool != END]
+        likely = likely or [max(outlook.shares.keys() - {END}, key=lambda tool: (outlook.shares[tool], tool))]
+        filled = {tool: self._fill(conversation, tool) for tool in likely}
+        chances = tools.probabilities(outlook, _readiness_of(outlook, filled))
+        tool = max(likely, key=lambda name: chances[name] * (filled[name].chance + NAME_CREDIT))
+        any_call = 1.0 - chances[END] if END in chances else outlook.any_call
+        of_turns = (1.0 if END in chances else outlook.any_call) * chances[tool] * filled[tool].chance
+        return _Estimate(outlook, any_call, filled, tool, of_turns)
 
     def _fill(self, conversation: Conversation, tool: str) -> _Filled:
         forms = self._forms[tool]
@@ -260,24 +294,52 @@ class CounterPredictor:
         return _Filled(arguments, chance * count / forms.total(), ready)
 
     def _learn_turn(self, conversation: Conversation, message: AssistantMessage) -> None:
-        call = message.calls[0] if message.calls else None
-        if call is not None and not isinstance(call, ToolCall):
+        calls: list[ToolCall] = []
+        for call in message.calls:
+            if not isinstance(call, ToolCall):
+                break
+            calls.append(call)
+        if message.calls and not calls:
             return  # malformed: it demanded no tool
-        name = call.name if call is not None else None
         estimate = self._estimate(conversation)
         self._standing = None  # what is learned changes it
+        first = calls[0] if calls else None
+        name = first.name if first is not None else None
         if estimate is None:
             self._tools.learn(conversation, self._tools.outlook(conversation), {}, name)
         else:
-            hit = call is not None and _is_same(call, estimate.call())
-            self._table.add(self._calibrator.probability(estimate.of_turns), hit)
-            self._calibrator.add(estimate.of_turns, hit)
-            ready = {tool: filling.ready for tool, filling in estimate.filled.items()}
-            if name is not None and name in estimate.outlook.shares and name not in ready:
-                ready[name] = self._fill(conversation, name).ready
-            self._tools.learn(conversation, estimate.outlook, ready, name)
-        if call is not None:
-            self._learn_arguments(conversation, call)
+            self._table.add(self._calibrator.probability(estimate.of_turns), _is_hit(first, estimate))
+            self._calibrator.add(estimate.of_turns, _is_hit(first, estimate))
+            self._tools.learn(conversation, estimate.outlook, self._ready(conversation, estimate, name), name)
+        if first is not None:
+            self._learn_arguments(conversation, first)
+        for index in range(1, len(calls)):
+            self._learn_later(conversation, calls[:index], calls[index])
+        if calls and len(calls) == len(message.calls):
+            self._learn_later(conversation, calls, None)
+
+    def _learn_later(self, conversation: Conversation, made: Sequence[ToolCall], call: ToolCall | None) -> None:
+        """Learn that a turn which had made some calls made another one, or (None) no more."""
+        name = END if call is None else call.name
+        with conversation.calling(made):
+            estimate = self._estimate_later(conversation)
+            if isinstance(estimate, Outlook):
+                ready = {END: NOTHING}
+                if name != END and name in estimate.shares:
+                    ready[name] = self._fill(conversation, name).ready
+                self._later.learn(conversation, estimate, ready if END in estimate.shares else {}, name)
+            else:
+                self._calibrator_of_later.add(estimate.of_turns, _is_hit(call, estimate))
+                self._later.learn(conversation, estimate.outlook, self._ready(conversation, estimate, name), name)
+            if call is not None:
+                self._learn_arguments(conversation, call)
+
+    def _ready(self, conversation: Conversation, estimate: _Estimate, name: str | None) -> dict[str, Readiness]:
+        """Return how ready the tools were that were looked at, and the one that was called if it was known."""
+        ready = _readiness_of(estimate.outlook, estimate.filled)
+        if name is not None and name in estimate.outlook.shares and name not in ready:
+            ready[name] = self._fill(conversation, name).ready
+        return ready
 
     def _learn_arguments(self, conversation: Conversation, call: ToolCall) -> None:
         form = tuple(sorted(call.arguments))
@@ -288,6 +350,15 @@ class CounterPredictor:
             self._arguments.learn(conversation, call.name, name, key, taken)
             taken.add(key)
         self._records.learn(conversation, call.name, call.arguments)
+
+
+def _readiness_of(outlook: Outlook, filled: Mapping[str, _Filled]) -> dict[str, Readiness]:
+    ready = {tool: filling.ready for tool, filling in filled.items()}
+    return ready | {END: NOTHING} if END in outlook.shares else ready
+
+
+def _is_hit(call: ToolCall | None, estimate: _Estimate) -> bool:
+    return call is not None and _is_same(call, estimate.call())
 
 
 def _is_same(call: ToolCall, other: ToolCall) -> bool:

@@ -59,6 +59,8 @@ class Candidate(NamedTuple):
     """The value itself, where it is a constant."""
     named: int = 0
     """1 if the user's last message holds the constant's words, 2 if the agent's does, 3 for both."""
+    said: frozenset[str] = frozenset()
+    """Words of the user's last message, where the value is a constant: they may stand for it."""
 
 
 def features(candidate: Candidate) -> list[Feature]:
@@ -83,6 +85,7 @@ def features(candidate: Candidate) -> list[Feature]:
             (tool, argument, "named", candidate.constant, candidate.named),
             (tool, argument, "constant used", use),
         ]
+        found += [(tool, argument, "said", candidate.constant, word) for word in candidate.said]
     else:
         found = [
             ("rate", candidate.rate),
@@ -236,6 +239,7 @@ class Arguments:
                         taken=key in taken,
                         constant=key,
                         named=_named(conversation, key),
+                        said=conversation.user_words,
                     )
                 )
         return keys, found

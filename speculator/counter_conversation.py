@@ -11,10 +11,11 @@ A source is where a value stood, as a plain tuple:
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from agent_runtime.tools.values import ToolCall
 from agent_runtime.traces.messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
@@ -23,6 +24,8 @@ from .counter_json import Key, fields, key_of, leaves, lists, objects, parse
 from .counter_text import Span, aliases, spans, words, years
 
 Source = tuple[str, ...]
+K = TypeVar("K")
+V = TypeVar("V")
 Aliases = dict[str, Counter[str]]
 """Names with the codes they were introduced with."""
 
@@ -124,6 +127,45 @@ class Conversation:
                             self._take_call(call)
                 case ToolMessage():
                     self._take_result(message)
+
+    @contextmanager
+    def calling(self, calls: Sequence[ToolCall]) -> Iterator[None]:
+        """Show the conversation in the middle of a turn that has made `calls` so far; undone afterwards."""
+        undo: list[Callable[[], None]] = []
+        for call in calls:
+            undo.append(self._before_call(call))
+            self._take_call(call)
+        try:
+            yield
+        finally:
+            for back in reversed(undo):
+                back()
+
+    def _before_call(self, call: ToolCall) -> Callable[[], None]:
+        """Return what puts everything back that `_take_call` changes."""
+        step, place = len(self.steps), ("call", call.name)
+        seen, records = call.name in self.steps_seen, list(self.records.get(place, ()))
+        sources = [(*place, name) for name in call.arguments]
+        used = {source: len(self.used.get(source, ())) for source in sources}
+        values = {source: OrderedDict(found) for source in sources if (found := self.values.get(source))}
+        keys = {key_of(value) for value in call.arguments.values()}
+        last_seen = {key: self.last_seen.get(key) for key in keys}
+        origins = {key: set(self.origins.get(key, ())) for key in keys}
+
+        def back() -> None:
+            del self.steps[step:]
+            if not seen:
+                self.steps_seen.discard(call.name)
+            _put_back(self.records, place, records)
+            for source in sources:
+                _put_back(self.used, source, self.used[source][: used[source]])
+                _put_back(self.values, source, values.get(source))
+                self._newest_values.pop(source, None)
+            for key in keys:
+                _put_back(self.last_seen, key, last_seen[key])
+                _put_back(self.origins, key, origins[key])
+
+        return back
 
     @property
     def newest(self) -> int:
@@ -229,6 +271,14 @@ class Conversation:
         self.origins[key].add(source)
         if len(values) > MOST_VALUES:
             values.popitem(last=False)
+
+
+def _put_back(where: dict[K, V], key: K, value: V | None) -> None:
+    """Set what a key had, which is nothing where `value` is empty or None."""
+    if value or isinstance(value, int):
+        where[key] = value
+    else:
+        where.pop(key, None)
 
 
 def _kind(content: str, document: Any) -> str:

@@ -23,6 +23,8 @@ Evidence = list[tuple[str, float]]
 
 ANY = "*"
 """Stands for "some tool" against "none"."""
+END = "\0end"
+"""Stands for "no further call" where that is one of the choices."""
 RATE = 0.15
 DECAY = 0.01
 SETTLED = 0.01
@@ -48,6 +50,10 @@ class Readiness:
     """Whether the tool was called last."""
     first: bool
     """Whether the tool was never called before."""
+
+
+NOTHING = Readiness(sure=0, repeats=False, mention=0, fresh=False, again=False, first=False)
+"""Of `END`, which has no arguments."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ favourable, so that it gets known; the answers depend on nothing but the events 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agent_runtime.tools.values import (
     CallDemanded,
@@ -34,6 +34,7 @@ from agent_runtime.traces.events import (
     TurnFinished,
     TurnStarted,
 )
+from agent_runtime.traces.waiting import Waiting
 
 from .estimates import Arm, Estimates, ProbedTurn
 from .predictors import Guess
@@ -140,6 +141,7 @@ class Policy:
     def observe(self, event: Event) -> None:
         """Learn from an event of the run; give it every event, in order."""
         known, turn = self.estimates, self._turn
+        turn.waiting.add(event)
         match event:
             case TurnStarted():
                 known.started += 1
@@ -164,11 +166,13 @@ class Policy:
                     known.slowdown.add(event.slowdown_ms / turn.beside)
             case GuessProposed():
                 self._confidences[event.guess] = event.confidence
-                turn.first = turn.first or event
+                if event.index == 0:
+                    turn.first = turn.first or event
+                    turn.of_first.add(event.guess)
             case GuessEnded():
-                turn.blocked = event.ending == "refused" and event.reason in CONTRACT
+                if event.guess in turn.of_first:
+                    turn.blocked = event.ending == "refused" and event.reason in CONTRACT
                 confidence = self._confidences.pop(event.guess, None)
-                turn.saved_ms += event.saved_ms
                 if confidence is not None and turn.compared and event.ending not in ("cancelled", "late"):
                     known.calibration.add(confidence, event.matched)
             case CallDemanded(index=0):
@@ -211,6 +215,8 @@ class _Turn:
     blocked: bool = False
     """Whether the latest guess was of a tool that may not start early."""
     first: GuessProposed | None = None
+    of_first: set[int] = field(default_factory=set)
+    """Guesses of the turn's first call."""
     first_right: bool = False
     compared: bool = False
     """Whether it is known what the agent does: proposals that end earlier (superseded, repeated) prove nothing."""
@@ -222,14 +228,15 @@ class _Turn:
     tokens: int = 0
     slowdown_ms: float = 0.0
     tool_ms: float = 0.0
-    saved_ms: float = 0.0
+    waiting: Waiting = field(default_factory=Waiting)
 
     def as_probed(self) -> ProbedTurn:
+        saved_ms = self.waiting.result().saved * 1000
         return ProbedTurn(
             arm=self.arm,
             place=self.place,
-            served=self.first_right or self.saved_ms > 0,
-            saved_ms=self.saved_ms,
+            served=self.first_right or saved_ms > 0,
+            saved_ms=saved_ms,
             waited_ms=self.waited_ms,
             generation_ms=self.generation_ms,
             kind=self.kind,

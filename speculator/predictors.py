@@ -53,8 +53,11 @@ class QuickPredictor(Protocol):
         """Name of the predictor in predictions and traces."""
         ...
 
-    def guess(self, messages: Sequence[Message]) -> Guess:
-        """Guess the first call of the turn that `messages` lead to; `call` is None where it is not sure enough."""
+    def guess(self, messages: Sequence[Message], after: Sequence[ToolCall] = ()) -> Guess:
+        """Guess the next call of the turn that `messages` lead to and that has made the calls `after` so far.
+
+        `call` is None where it is not sure enough.
+        """
         ...
 
     def observe(self, messages: Sequence[Message], message: AssistantMessage) -> None:

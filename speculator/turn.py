@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import anyio
-from agent_runtime.tools.values import Prediction, RefusalReason, ToolCall
+from agent_runtime.tools.values import MalformedCall, Prediction, RefusalReason, ToolCall
 from agent_runtime.traces.events import Event, ProbeFinished, ProbePlacement, ProbeStarted
 from agent_runtime.traces.messages import Message
 
@@ -16,6 +17,9 @@ from .policy import Policy
 from .predictors import Guess, Predictor, QuickPredictor
 
 _log = logging.getLogger(__name__)
+
+MOST_CALLS = 8
+"""Calls of one turn that are guessed."""
 
 
 class TurnGuesses(Protocol):
@@ -42,8 +46,8 @@ class Progress:
         """Tokens of the message so far."""
         self.thinking = True
         """Whether nothing but thinking has come so far."""
-        self.demanded = False
-        """Whether a call of the message is complete."""
+        self.calls: list[ToolCall | MalformedCall] = []
+        """The message's calls that are complete."""
         self._changed = anyio.Event()
 
     def advance(self, tokens: int, *, thinking: bool) -> None:
@@ -52,10 +56,20 @@ class Progress:
         self.thinking = self.thinking and thinking
         self._wake()
 
-    def demand(self) -> None:
+    def demand(self, call: ToolCall | MalformedCall) -> None:
         """Note that a call is complete."""
-        self.demanded = True
+        self.calls.append(call)
         self._wake()
+
+    @property
+    def demanded(self) -> bool:
+        """Whether a call of the message is complete."""
+        return bool(self.calls)
+
+    async def called(self, count: int) -> None:
+        """Wait until `count` calls are complete."""
+        while len(self.calls) < count:
+            await self._changed.wait()
 
     async def thought(self, tokens: int) -> bool:
         """Wait until `tokens` tokens are out; tell whether the agent still thinks, False as soon as it doesn't."""
@@ -83,8 +97,12 @@ class Guessing:
     emit: Callable[[Event], None]
     now: Callable[[], float]
     quick: QuickPredictor | None = None
-    """Guesses at the turn's start before anybody else is asked."""
+    """Guesses at the turn's start before anybody else is asked, and the turn's later calls."""
     standing: Guess | None = None
+    chain: list[ToolCall] = field(default_factory=list)
+    """The calls that are expected, from the first on: those that were made or whose guesses were started."""
+    chain_ends: bool = False
+    """Whether nothing is expected to follow the chain, as far as `quick` knows."""
     probes: int = 0
     started: float = field(init=False)
 
@@ -97,18 +115,55 @@ def guess_at_once(guessing: Guessing) -> bool:
 
     Never raises an error of the predictor.
     """
-    if guessing.quick is None:
+    guess = _ask_quick(guessing, ())
+    if guess is None or guess.call is None:
         return False
-    try:
-        guess = guessing.quick.guess(guessing.messages)
-    except Exception as error:
-        _log.warning("predictor %r failed: %s", guessing.quick.source, error, exc_info=True)
-        return False
-    if guess.call is None:
-        return False
+    assert guessing.quick is not None
     guessing.standing = guess
     _hand_over(guessing, guess.call, guess.confidence, guessing.quick.source)
     return True
+
+
+async def guess_later_calls(guessing: Guessing) -> None:
+    """Guess what follows each call of the message, as soon as that is complete, if nobody has guessed it yet."""
+    for count in itertools.count(1):
+        await guessing.progress.called(count)
+        made = guessing.progress.calls
+        calls = [call for call in made if isinstance(call, ToolCall)]
+        if len(calls) < len(made):
+            return  # what follows a malformed call was never seen
+        if guessing.chain[: len(calls)] != calls:
+            guessing.chain, guessing.chain_ends = calls, False
+        if len(guessing.chain) > len(calls):
+            guessing.suggest(guessing.messages, guessing.chain[len(calls)])
+        else:
+            _guess_on(guessing, 1.0)
+
+
+def _guess_on(guessing: Guessing, confidence: float) -> None:
+    """Guess what follows the chain, whose own confidence is given, as long as starting that is worth it."""
+    while guessing.quick is not None and not guessing.chain_ends and len(guessing.chain) < MOST_CALLS:
+        guess = _ask_quick(guessing, guessing.chain)
+        if guess is None or guess.call is None:
+            guessing.chain_ends = True
+            return
+        confidence *= guess.confidence
+        index = len(guessing.chain)
+        if index == len(guessing.progress.calls):
+            guessing.suggest(guessing.messages, guess.call)
+        if not _start(guessing, Prediction(guess.call, confidence, guessing.quick.source, index)):
+            return
+        guessing.chain.append(guess.call)
+
+
+def _ask_quick(guessing: Guessing, after: Sequence[ToolCall]) -> Guess | None:
+    if guessing.quick is None:
+        return None
+    try:
+        return guessing.quick.guess(guessing.messages, after)
+    except Exception as error:
+        _log.warning("predictor %r failed: %s", guessing.quick.source, error, exc_info=True)
+        return None
 
 
 async def speculate(guessing: Guessing, placement: ProbePlacement) -> None:
@@ -147,16 +202,27 @@ async def _guess(guessing: Guessing, placement: ProbePlacement, *, position: int
 
 
 def _hand_over(guessing: Guessing, call: ToolCall, confidence: float, source: str) -> None:
-    """Give a guessed call to the engine, to draft it, and to the dispatcher, to start it."""
-    if not guessing.progress.demanded:
-        guessing.suggest(guessing.messages, call)  # also what may not start early makes the call cheap to decode
+    """Give a guessed first call to the engine, to draft it, and to the dispatcher, to start it; guess what follows."""
     prediction = Prediction(call, confidence, source)
     if guessing.progress.demanded:
         guessing.calls.late(prediction)
-    elif (reason := guessing.policy.refusal(prediction)) is not None:
+        return
+    guessing.suggest(guessing.messages, call)  # also what may not start early makes the call cheap to decode
+    started = _start(guessing, prediction)
+    if guessing.chain[:1] != [call]:
+        guessing.chain, guessing.chain_ends = [call], False
+        if started:
+            _guess_on(guessing, confidence)
+
+
+def _start(guessing: Guessing, prediction: Prediction) -> bool:
+    """Give a guess to the dispatcher unless the policy doesn't want it started; tell whether it did."""
+    reason = guessing.policy.refusal(prediction)
+    if reason is not None:
         guessing.calls.refuse(prediction, reason)
     else:
         guessing.calls.propose(prediction)
+    return reason is None
 
 
 async def _probe(guessing: Guessing, placement: ProbePlacement, position: int) -> Guess | None:

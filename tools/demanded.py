@@ -41,7 +41,7 @@ class DemandedCall:
         self._wiring = wiring
         self._guesses = guesses
         self._turn = turn
-        self._index = index
+        self.index = index
         self.call = call
         self.tool = tool
         self.valid = valid
@@ -75,7 +75,7 @@ class DemandedCall:
         name = self.call.name if isinstance(self.call, ToolCall) else ""
         self._wiring.emit(
             CallFinished(
-                turn=self._turn, at=self._wiring.now(), index=self._index, tool=name, outcome=outcome, guess=guess
+                turn=self._turn, at=self._wiring.now(), index=self.index, tool=name, outcome=outcome, guess=guess
             )
         )
         self.done.set()
@@ -170,7 +170,7 @@ class DemandedCall:
                 CallStarted(
                     turn=self._turn,
                     at=wiring.now(),
-                    index=self._index,
+                    index=self.index,
                     tool=tool.name,
                     effect=contract.effect,
                     attempt=self._attempts,

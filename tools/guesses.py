@@ -31,6 +31,8 @@ class Guess:
         self.number = number
         self.turn = turn
         self.prediction = prediction
+        self.index = prediction.index
+        """Which call of the turn it guesses."""
         self.tool = tool
         self.schema_hash = tool.schema_hash if tool is not None else ""
         self.valid: dict[str, Any] | None = None
@@ -101,6 +103,7 @@ class Guesses:
                 call=prediction.call,
                 confidence=prediction.confidence,
                 source=prediction.source,
+                index=prediction.index,
             )
         )
         if tool is None:

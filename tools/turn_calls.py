@@ -18,14 +18,17 @@ _LISTED_NAMES = 20
 class TurnCalls:
     """One turn's view of the dispatcher; made by `Dispatcher.open_turn`.
 
-    Nothing here waits except `commit`. A guess can serve only the turn's first call, the boundary.
+    Nothing here waits except `commit`. A guess says which call of the turn it is of (`Prediction.index`) and can serve
+    only that one; of each call one guess stands. None serves a call behind a barrier (a write or a `sequential` tool)
+    of the same turn: what it read may be older than the barrier.
     """
 
     def __init__(self, wiring: Wiring, guesses: Guesses, turn: int) -> None:
         self.turn = turn
         self._wiring = wiring
         self._guesses = guesses
-        self._standing: Guess | None = None
+        self._standing: dict[int, Guess] = {}
+        """By the index of the call that is guessed."""
         self._calls: list[DemandedCall] = []
         self._state: Literal["open", "committed", "abandoned"] = "open"
 
@@ -39,8 +42,8 @@ class TurnCalls:
     def propose(self, prediction: Prediction) -> int:
         """Hand in a prediction; its tool starts now if the gate and the limits allow. Return the guess's number.
 
-        The latest proposal stands. One that equals the guess that stands is refused, a different one takes its
-        place.
+        Of those of one call the latest stands. One that equals the guess that stands is refused, a different one takes
+        its place.
         """
         guess, problem = self._guesses.propose(self.turn, prediction)
         if not self._ended_early(guess):
@@ -71,27 +74,38 @@ class TurnCalls:
 
     def _ended_early(self, guess: Guess) -> bool:
         """End a proposal for which it is too late; tell whether it was."""
-        if self._calls:
+        if guess.index < len(self._calls):
             self._guesses.end(guess, "late")
         elif self._state != "open" or not self._wiring.is_open:
             self._guesses.refuse(guess, "closed")
+        elif self._is_behind_barrier(guess.index):
+            self._guesses.refuse(guess, "after_barrier")
         return guess.ending is not None
+
+    def _is_behind_barrier(self, index: int) -> bool:
+        """Tell whether an earlier call of the turn is a barrier, or is guessed to be one."""
+        guessed = (guess.tool for before, guess in self._standing.items() if before < index)
+        return any(map(_is_of_barrier, self._calls)) or any(
+            tool is not None and tool.contract.is_barrier for tool in guessed
+        )
 
     def _put_aside(self, guess: Guess, reason: RefusalReason) -> None:
         """Keep a prediction that isn't started: it may still turn out right, and the trace should tell."""
-        if self._standing is not None and self._standing.started:
+        standing = self._standing.get(guess.index)
+        if standing is not None and standing.started:
             self._guesses.refuse(guess, reason)
         else:
             self._stand(guess)
             guess.refusal = reason
 
     def _stand(self, guess: Guess) -> None:
-        if self._standing is not None:
-            self._end_unused(self._standing, "cancelled", "superseded")
-        self._standing = guess
+        standing = self._standing.get(guess.index)
+        if standing is not None:
+            self._end_unused(standing, "cancelled", "superseded")
+        self._standing[guess.index] = guess
 
     def _equals_standing(self, guess: Guess) -> bool:
-        standing = self._standing
+        standing = self._standing.get(guess.index)
         if standing is None or not standing.started or _was_stopped(standing):
             return False
         return guess.tool is not None and standing.is_of(guess.tool, guess.canonical)
@@ -136,8 +150,7 @@ class TurnCalls:
         demanded = DemandedCall(wiring, self._guesses, turn=self.turn, index=index, call=call, tool=tool, valid=valid)
         before = self._must_wait_for(demanded)
         self._calls.append(demanded)
-        if index == 0:
-            self._resolve_standing(demanded)
+        self._resolve_standing(demanded)
         if problem is not None:
             demanded.fail(*problem)
         if demanded.outcome is None:
@@ -155,9 +168,7 @@ class TurnCalls:
         if self._state != "open":
             raise DispatcherError(f"turn {self.turn} is already {self._state}")
         self._state = "committed"
-        if not self._calls and self._standing is not None:
-            self._end_unused(self._standing, "discarded", "no_call")
-            self._standing = None
+        self._end_standing("discarded", "no_call")
         try:
             for segment in self._segments():
                 for call in segment:
@@ -177,9 +188,13 @@ class TurnCalls:
         if self._state == "open":
             self._state = "abandoned"
         self._cancel_calls()
-        if self._standing is not None:
-            self._end_unused(self._standing, "cancelled", "abandoned" if self._wiring.is_open else "closed")
-            self._standing = None
+        self._end_standing("cancelled", "abandoned" if self._wiring.is_open else "closed")
+
+    def _end_standing(self, ending: Ending, reason: str) -> None:
+        """End the guesses whose calls were not demanded."""
+        standing, self._standing = self._standing, {}
+        for guess in standing.values():
+            self._end_unused(guess, ending, reason)
 
     def _cancel_calls(self) -> None:
         for call in self._calls:
@@ -211,8 +226,10 @@ class TurnCalls:
             return tool, None, ("invalid_arguments", "invalid_arguments", str(error))
 
     def _resolve_standing(self, demanded: DemandedCall) -> None:
-        """Match the guess that stands against the boundary: adopt it, join it, or end it."""
-        guess, self._standing = self._standing, None
+        """Match the guess of this call against it: adopt it, join it, or end it. Behind a barrier nothing is served."""
+        guess = self._standing.pop(demanded.index, None)
+        if _is_of_barrier(demanded):
+            self._end_standing("cancelled", "after_barrier")
         if guess is None:
             return
         call = demanded.call
@@ -246,7 +263,7 @@ class TurnCalls:
         segments: list[list[DemandedCall]] = []
         alone = True
         for call in self._calls:
-            barrier = call.tool is not None and call.valid is not None and call.tool.contract.is_barrier
+            barrier = _is_of_barrier(call)
             if alone or barrier:
                 segments.append([])
             segments[-1].append(call)
@@ -270,6 +287,11 @@ class TurnCalls:
                 deny(answer if isinstance(answer, str) else f"the call of {tool.name} was not approved")
                 return
         call.released.set()
+
+
+def _is_of_barrier(call: DemandedCall) -> bool:
+    """Tell whether no other call of the turn may run beside this one, whether it has ended or not."""
+    return call.tool is not None and call.valid is not None and call.tool.contract.is_barrier
 
 
 def _was_stopped(guess: Guess) -> bool:

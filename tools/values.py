@@ -27,6 +27,7 @@ RefusalReason = Literal[
     "open_world",
     "requires_approval",
     "sequential",
+    "after_barrier",
     "revoked",
     "write_in_flight",
     "backing_off",
@@ -70,6 +71,8 @@ class Prediction:
     confidence: float
     source: str
     """`self`, `counter`, `scripted`, ..."""
+    index: int = 0
+    """Which call of its turn it guesses; 0 is the boundary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,8 @@ class GuessProposed:
     call: ToolCall
     confidence: float
     source: str
+    index: int = 0
+    """Which call of the turn it guesses; 0 is the boundary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +133,10 @@ class GuessEnded:
     """The one ending of a proposal.
 
     `lead_ms` = demand minus the guess's start (0 when it never started or nothing was demanded);
-    `saved_ms` = min(tool time, lead) for adopted and joined, else 0; `wasted_ms` = tool time spent for nothing.
+    `saved_ms` = min(tool time, lead) for adopted and joined, else 0: what this one call did not wait for (the turn
+    saves less where another of its calls ends later). `wasted_ms` = tool time spent for nothing.
     `executed` tells whether the tool was called at all (a cancelled call counts).
-    `matched` tells whether the guess stood at demand and equalled the boundary's call (a hit), whatever became of it.
+    `matched` tells whether the guess stood at its call's demand and equalled that call, whatever became of it.
     """
 
     type: Literal["guess_ended"] = "guess_ended"

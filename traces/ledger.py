@@ -136,7 +136,7 @@ class Ledger:
 
     @cached_property
     def ceiling_ms(self) -> float:
-        """Sum of min(T_tool, T_gen) over pre-executable boundaries: the most one guess ahead can hide."""
+        """The most that guesses made at the turns' starts can hide: min(T_tool, T_gen) where a turn makes one call."""
         return sum((turn.ceiling_ms for turn in self.turns), 0.0)
 
     @property

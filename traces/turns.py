@@ -19,6 +19,7 @@ from agent_runtime.tools.values import (
 )
 
 from .events import Event, GenerationFinished, ProbeFinished, ProbePlacement, ProbeStarted, TurnFinished, TurnStarted
+from .waiting import Waiting
 
 SERVED: tuple[Ending, ...] = ("adopted", "joined")
 """Endings of guesses whose result the agent got."""
@@ -32,6 +33,8 @@ class GuessRecord:
     call: ToolCall
     confidence: float
     source: str
+    index: int = 0
+    """Which call of the turn it guesses."""
     at_ms: float
     """From the turn's start to the proposal."""
     started: bool = False
@@ -55,7 +58,8 @@ class TurnLedger:
     """What one turn took and what its guesses did. Durations are milliseconds.
 
     With a boundary, `t_gen_ms` ends at its demand, else at the end of generation. It is what the agent alone would
-    have taken: `slowdown_ms` is left out of it, which also holds the time of probes that the agent waited for.
+    have taken: `slowdown_ms` is left out of it, which also holds the time of probes that the agent waited for. Further
+    calls are demanded in the `t_more_ms` after it, and `t_wait_ms` begins with the last of them.
     """
 
     turn: int
@@ -66,6 +70,19 @@ class TurnLedger:
     """All probes of the turn together."""
     t_tool_ms: float | None = None
     """Execution of the boundary's call, however early it began; None without a boundary or a result."""
+    t_more_ms: float = 0.0
+    """From the first demand to the last; 0 with one call."""
+    t_wait_ms: float = 0.0
+    """What the agent would have waited for all results after its last demand, had no guess served: with one call
+    `t_tool_ms`."""
+    saved_ms: float = 0.0
+    """By how much guesses made that wait shorter. Calls run beside each other, so a guess which serves one of them
+    saves nothing where another takes as long."""
+    ceiling_ms: float = 0.0
+    """By how much guesses of every call that may start early, all begun at the turn's start, could have made it
+    shorter."""
+    all_served: bool = False
+    """Whether each call before the turn's first write was served by a guess."""
     slowdown_ms: float = 0.0
     placement: ProbePlacement | None = None
     probes: int = 0
@@ -92,8 +109,8 @@ class TurnLedger:
 
     @property
     def served(self) -> GuessRecord | None:
-        """The guess whose result the agent got, if any."""
-        return next((guess for guess in self.guesses if guess.served), None)
+        """The guess whose result the agent got for the boundary's call, if any."""
+        return next((guess for guess in self.guesses if guess.served and guess.index == 0), None)
 
     @property
     def source(self) -> str | None:
@@ -106,15 +123,20 @@ class TurnLedger:
         return self.standing.confidence if self.standing else None
 
     @property
+    def shown(self) -> GuessRecord | None:
+        """The standing prediction, else the last guess of the first call."""
+        return self.standing or next((guess for guess in reversed(self.guesses) if guess.index == 0), None)
+
+    @property
     def ending(self) -> Ending | None:
         """How the standing prediction ended, else the turn's last guess."""
-        shown = self.standing or (self.guesses[-1] if self.guesses else None)
+        shown = self.shown
         return shown.ending if shown else None
 
     @property
     def reason(self) -> str | None:
         """Why the guess that `ending` speaks of was refused, or ended as it did."""
-        shown = self.standing or (self.guesses[-1] if self.guesses else None)
+        shown = self.shown
         return shown.reason if shown else None
 
     @property
@@ -123,19 +145,9 @@ class TurnLedger:
         return self.standing.lead_ms if self.standing and self.standing.started else None
 
     @property
-    def saved_ms(self) -> float:
-        """Tool time that the agent did not have to wait for."""
-        return sum((guess.saved_ms for guess in self.guesses), 0.0)
-
-    @property
     def wasted_ms(self) -> float:
         """Tool time spent for nothing."""
         return sum((guess.wasted_ms for guess in self.guesses), 0.0)
-
-    @property
-    def ceiling_ms(self) -> float:
-        """The most that any guess made at the turn's start could have hidden."""
-        return min(self.t_tool_ms, self.t_gen_ms) if self.pre_executable and self.t_tool_ms is not None else 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields, and what follows from them, as plain JSON values."""
@@ -143,17 +155,7 @@ class TurnLedger:
 
     def figures(self) -> dict[str, Any]:
         """Return the fields, and what follows from them, by name."""
-        shown = (
-            "source",
-            "confidence",
-            "ending",
-            "reason",
-            "lead_ms",
-            "saved_ms",
-            "wasted_ms",
-            "ceiling_ms",
-            "thought",
-        )
+        shown = ("source", "confidence", "ending", "reason", "lead_ms", "wasted_ms", "thought")
         return {name: getattr(self, name) for name in (*(field.name for field in fields(self)), *shown)}
 
 
@@ -179,9 +181,12 @@ class TurnFold:
     _no_call: bool = False
     _guesses: dict[int, GuessRecord] = field(default_factory=dict)
     _before_demand: tuple[GuessRecord, ...] = ()
+    """Of the boundary's call."""
+    _waiting: Waiting = field(default_factory=Waiting)
 
     def add(self, event: Event) -> None:
         """Take the next event of the turn."""
+        self._waiting.add(event)
         match event:
             case TurnStarted():
                 self._began = event.at
@@ -197,6 +202,7 @@ class TurnFold:
                     call=event.call,
                     confidence=event.confidence,
                     source=event.source,
+                    index=event.index,
                     at_ms=self._since_start(event.at),
                 )
             case GuessStarted() if event.guess in self._guesses:
@@ -207,7 +213,7 @@ class TurnFold:
                 self._calls += 1
                 if self._demanded is None:
                     self._demanded = event
-                    self._before_demand = tuple(self._guesses.values())
+                    self._before_demand = tuple(guess for guess in self._guesses.values() if guess.index == 0)
             case CallFinished():
                 if self._demanded is not None and event.index == self._demanded.index:
                     self._finished = event
@@ -225,12 +231,18 @@ class TurnFold:
         guesses = tuple(self._guesses.values())
         waited = sum(probe.probe_ms for probe in self._probes if self._placements.get(probe.probe) == "before")
         slowdown = waited + (generation.slowdown_ms if generation else 0.0)
+        calls = self._waiting.result(began=(self._began or 0.0) + slowdown / 1000)
         return TurnLedger(
             turn=self.turn,
             complete=self._ended,
             t_gen_ms=max(0.0, self._generation_ms() - slowdown),
             t_probe_ms=sum((probe.probe_ms for probe in self._probes), 0.0),
             t_tool_ms=self._finished.outcome.seconds * 1000 if self._finished else None,
+            t_more_ms=calls.writing * 1000,
+            t_wait_ms=calls.without * 1000,
+            saved_ms=calls.saved * 1000,
+            ceiling_ms=calls.ceiling * 1000,
+            all_served=calls.whole,
             slowdown_ms=slowdown,
             placement=next(iter(self._placements.values()), None),
             probes=max(len(self._probes), len(self._placements)),

@@ -214,9 +214,8 @@ def _paired_form(pairs: Sequence[tuple[RunRecord, RunRecord]]) -> dict[str, floa
         for turn in other.ledger.turns:
             if not turn.complete or not {turn.turn} <= one.message_ms.keys() & other.message_ms.keys():
                 continue
-            tool, served = turn.t_tool_ms or 0.0, turn.served
-            serial += one.message_ms[turn.turn] + tool
-            speculative += other.message_ms[turn.turn] + tool - (min(tool, served.lead_ms) if served else 0.0)
+            serial += one.message_ms[turn.turn] + turn.t_wait_ms
+            speculative += other.message_ms[turn.turn] + turn.t_wait_ms - turn.saved_ms
     return {
         "serial_ms": serial,
         "speculative_ms": speculative,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_runtime.tools.values import CallDemanded, GuessEnded, GuessProposed
-from agent_runtime.traces.events import Event, GenerationFinished, ProbeFinished, RunStarted, TurnStarted
+from agent_runtime.traces.events import Event, GenerationFinished, ProbeFinished, RunFinished, RunStarted, TurnStarted
+from agent_runtime.traces.waiting import Waiting
 
 from .lanes import ending_text
 from .text import NO_SECRETS, TABLE_WIDTH, call_text, duration, one_line, percent, safe, secret_arguments
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 
 CALL_LIMIT = 160
 """Characters of a call that are shown."""
+SAME = "the same"
 
 
 @dataclass(slots=True)
 class TurnRow:
-    """One turn as its guess saw it; times in milliseconds."""
+    """One turn as the guess of its first call saw it; times in milliseconds. `saved_ms` is the whole turn's."""
 
     turn: int
     call: str = ""
@@ -37,6 +39,9 @@ class TurnRow:
     _calls: int = 0
     _proposed: dict[int, GuessProposed] = field(default_factory=dict)
     _shown: GuessEnded | None = None
+    _served: int = 0
+    """Calls that guesses served."""
+    _waiting: Waiting = field(default_factory=Waiting)
 
 
 def turn_rows(events: Iterable[Event]) -> list[TurnRow]:
@@ -44,6 +49,8 @@ def turn_rows(events: Iterable[Event]) -> list[TurnRow]:
     rows: dict[int, TurnRow] = {}
     secrets = NO_SECRETS
     for event in events:
+        if not isinstance(event, RunStarted | RunFinished) and event.turn in rows:
+            rows[event.turn]._waiting.add(event)
         match event:
             case RunStarted():
                 secrets = secret_arguments(event)
@@ -68,23 +75,30 @@ def turn_rows(events: Iterable[Event]) -> list[TurnRow]:
     for row in rows.values():
         if row._calls > 1:
             row.call += f" and {row._calls - 1} more"
+        if row._served > 1 and row.guess == SAME:
+            row.guess += f" and {row._served - 1} more"
+        elif row._served and not row.guess:
+            row.guess, row.ending, row.style = "a later call", "served", "green"
+        if row._served:
+            row.saved_ms = row._waiting.result().saved * 1000
     return list(rows.values())
 
 
 def _show(row: TurnRow, ended: GuessEnded, secrets: Mapping[str, Collection[str]]) -> None:
-    shown = row._shown
+    shown, proposed = row._shown, row._proposed.get(ended.guess)
+    served = ended.ending in ("adopted", "joined")
+    row._served += served
+    if proposed is not None and proposed.index > 0:
+        return  # the row is about the turn's first call
     if shown is not None and _weight(shown) > _weight(ended):
         return
     row._shown = ended
-    proposed = row._proposed.get(ended.guess)
     if proposed is not None:
-        row.guess = "the same" if ended.matched else call_text(proposed.call, CALL_LIMIT, secrets)
+        row.guess = SAME if ended.matched else call_text(proposed.call, CALL_LIMIT, secrets)
         row.confidence = proposed.confidence
-    served = ended.ending in ("adopted", "joined")
     row.ending = ended.ending if served else ending_text(ended)
     row.style = "green" if served else "red" if ended.executed else "dim"
     row.lead_ms = ended.lead_ms if ended.executed else None
-    row.saved_ms = ended.saved_ms if served else None
 
 
 def _weight(ended: GuessEnded) -> int:

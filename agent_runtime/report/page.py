@@ -203,7 +203,7 @@ def _tool_row(name: str, rate: HitRate) -> dict[str, Any]:
 
 def _turn_row(turn: ReportedTurn) -> dict[str, Any]:
     ledger = turn.ledger
-    shown = ledger.standing or (ledger.guesses[-1] if ledger.guesses else None)
+    shown = ledger.shown
     return {
         "number": turn.turn + 1,
         "call": call_text(ledger.boundary, CELL) if ledger.boundary else None,
@@ -231,9 +231,10 @@ def _verdict(ledger: TurnLedger) -> str:
 
 
 def _guess(guess: GuessRecord, ledger: TurnLedger) -> dict[str, Any]:
-    same = ledger.boundary is not None and guess.call == ledger.boundary
+    same = guess.index == 0 and ledger.boundary is not None and guess.call == ledger.boundary
+    which = f"call {guess.index + 1}: " if guess.index else ""
     return {
-        "call": "the same call" if same else call_text(guess.call, CELL),
+        "call": "the same call" if same else which + call_text(guess.call, CELL),
         "same": same,
         "sure": percent(guess.confidence),
         "source": one_line(guess.source, 40),

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from agent_runtime.tools.values import CallDemanded, GuessEnded, GuessProposed, ToolCall
+from agent_runtime.tools.values import CallDemanded, CallFinished, GuessEnded, GuessProposed, Outcome, ToolCall
 from agent_runtime.traces import RunRow
 from agent_runtime.traces.events import (
     Event,
@@ -31,7 +31,15 @@ def turn(number: int, *, guess: ToolCall | None = CALL, calls: int = 1, **ended:
     events += [CallDemanded(turn=number, at=0.4, index=i, call=CALL, pre_executable=True) for i in range(calls)]
     if ended:
         events.append(GuessEnded(turn=number, at=0.4, guess=number, tool="find_order", **ended))
+        served = number if ended["ending"] == "adopted" else None
+        events.append(finished(number, 0, guess=served))
     return events
+
+
+def finished(turn: int, index: int, *, guess: int | None) -> CallFinished:
+    """A tool that took 200 ms."""
+    outcome = Outcome("ok", "", 0.1, 0.3)
+    return CallFinished(turn=turn, at=0.4, index=index, tool="find_order", outcome=outcome, guess=guess)
 
 
 def answer(number: int) -> GenerationFinished:
@@ -84,7 +92,17 @@ ADOPTED: dict[str, Any] = {
 def test_a_hit_shows_its_lead_and_what_it_saved() -> None:
     (row,) = turn_rows(turn(0, **ADOPTED))
     assert (row.call, row.guess, row.ending) == ("find_order(id=7)", "the same", "adopted")
-    assert (row.confidence, row.lead_ms, row.saved_ms) == (0.9, 300.0, 200.0)
+    assert (row.confidence, row.lead_ms, row.saved_ms) == (0.9, 300.0, pytest.approx(200.0))
+
+
+def test_a_turn_whose_later_calls_came_early_too_says_so_and_shows_what_the_turn_saved() -> None:
+    later = [GuessProposed(turn=0, at=0.1, guess=1, call=OTHER, confidence=0.8, source="counter", index=1)]
+    ended = [GuessEnded(turn=0, at=0.4, guess=1, tool="find_order", **ADOPTED), finished(0, 1, guess=1)]
+    (row,) = turn_rows([*turn(0, calls=2, **ADOPTED), *later, *ended])
+    assert (row.call, row.guess, row.confidence) == ("find_order(id=7) and 1 more", "the same and 1 more", 0.9)
+    assert row.saved_ms == pytest.approx(200.0)
+    (row,) = turn_rows([*turn(0, calls=2, guess=None), *later, *ended])
+    assert (row.guess, row.ending) == ("a later call", "served")
 
 
 def test_a_miss_shows_what_was_guessed_instead() -> None:

@@ -11,6 +11,7 @@ from agent_runtime.speculator.errors import SpeculationInvalid
 from agent_runtime.tools import ToolCall
 from agent_runtime.tools.values import GuessEnded, GuessProposed
 from agent_runtime.traces.events import ProbeStarted
+from agent_runtime.traces.messages import ToolMessage
 
 from agent_runtime import RunResult, Speculation
 from agent_runtime.engines.scripted import Call, Probe, Think, Turn
@@ -66,6 +67,34 @@ def test_the_model_is_asked_only_where_counting_is_not_sure(virtual, lookup, scr
     assert proposed(results[-1]) == [("counter", KEYS[-1])]
     assert probes(results[0]) == 2
     assert probes(results[-1]) < 2
+
+
+def test_the_second_call_of_a_turn_is_guessed_and_started_as_well(virtual, lookup, scripted):
+    """Both calls take 0.8 s and stand in the message after 1 s and 1.5 s."""
+
+    def both(key: str) -> list[Turn]:
+        first, second = (ToolCall("lookup", {"key": f"{key}-{place}"}) for place in (1, 2))
+        items = (Think("hm", delay=1.0), Call(first), Think("and", delay=0.5), Call(second))
+        return [Turn(items=items), Turn(items=("Both are there.",))]
+
+    async def all_runs() -> list[RunResult]:
+        return [await agent.run(f"What is {key}-1, and what is {key}-2?") for key in keys]
+
+    keys = [f"K-{number}{number}" for number in range(12)]
+    tool, asked = lookup(0.8)
+    turns = [turn for key in keys for turn in both(key)]
+    agent = scripted(*turns, tools=[tool], speculation=Speculation(predictor="counter"))
+    results = virtual(all_runs)
+    assert results[0].wall_ms == pytest.approx(2300)
+    assert results[-1].wall_ms == pytest.approx(1500)
+    indexes = [event.index for event in results[-1].events if isinstance(event, GuessProposed)]
+    assert indexes == [0, 1] and endings(results[-1]) == ["adopted", "adopted"]
+    assert results[-1].ledger.saved_ms == pytest.approx(800)
+    assert len(asked) == 2 * len(keys)
+    assert [message.content for message in results[-1].messages if isinstance(message, ToolMessage)] == [
+        f"value of {keys[-1]}-1",
+        f"value of {keys[-1]}-2",
+    ]
 
 
 def test_other_settings_begin_to_count_anew_and_the_same_go_on(virtual, lookup, scripted):

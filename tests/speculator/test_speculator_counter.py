@@ -11,6 +11,7 @@ import anyio
 import pytest
 from agent_runtime.speculator import counter, counter_conversation
 from agent_runtime.speculator.counter import CounterPredictor
+from agent_runtime.speculator.counter_conversation import Conversation
 from agent_runtime.speculator.errors import CounterInvalid
 from agent_runtime.tools.values import MalformedCall, ToolCall
 from agent_runtime.traces.messages import AssistantMessage, Message, ToolMessage, UserMessage
@@ -229,6 +230,75 @@ def test_turns_without_a_call_lower_the_confidence_and_not_the_choice(learned: C
     assert learned.chance_of_call(messages) < 0.6
 
 
+def pairs(predictor: CounterPredictor) -> CounterPredictor:
+    """Teach an agent that looks up all orders the user names in one message, and the policy where money is meant."""
+    for number in range(36):
+        orders = [f"O-{number}{place}7" for place in range(1 + number % 3)]
+        calls = [ToolCall("get_order", {"order": order}) for order in orders]
+        request = f"Where is {' and '.join(orders)}?"
+        if number % 2:
+            calls.append(ToolCall("get_policy", {"topic": "refund"}))
+            request = f"Money back for {' and '.join(orders)}!"
+        predictor.observe([UserMessage(request)], AssistantMessage(calls=tuple(calls)))
+        predictor.observe(
+            [UserMessage(request), AssistantMessage(calls=tuple(calls)), ToolMessage("get_order", "{}")],
+            AssistantMessage("It is on its way."),
+        )
+    return predictor
+
+
+def after(predictor: CounterPredictor, request: str) -> list[ToolCall]:
+    """Return the calls that are guessed for one turn, each to follow those before it."""
+    calls: list[ToolCall] = []
+    while len(calls) < 6 and (call := predictor.guess([UserMessage(request)], calls).call) is not None:
+        calls.append(call)
+    return calls
+
+
+def test_the_later_calls_of_a_turn_are_guessed_and_so_is_its_end() -> None:
+    predictor = pairs(CounterPredictor())
+    first, second = (ToolCall("get_order", {"order": order}) for order in ("O-777", "O-888"))
+    assert after(predictor, "Where is O-777 and O-888?") == [first, second]
+    assert after(predictor, "Money back for O-777 and O-888!")[:2] == [first, second]
+    assert ToolCall("get_policy", {"topic": "refund"}) in after(predictor, "Money back for O-777!")
+
+
+def test_what_a_turn_has_called_so_far_decides_and_not_what_was_guessed() -> None:
+    predictor = pairs(CounterPredictor(threshold=0.0))
+    messages = [UserMessage("Where is O-777 and O-888?")]
+    made = [ToolCall("get_order", {"order": "O-888"})]
+    assert predictor.guess(messages, made).call == ToolCall("get_order", {"order": "O-777"})
+
+
+def test_before_any_turn_was_seen_no_later_call_is_guessed() -> None:
+    guess = CounterPredictor(threshold=0.0).guess([UserMessage("Hello")], [ToolCall("get_order", {"order": "O-1"})])
+    assert guess.call is None
+
+
+def test_agents_that_make_one_call_a_turn_are_not_asked_for_more(learned: CounterPredictor) -> None:
+    call = ToolCall("find_customer", {"customer": "c_98"})
+    guess = learned.guess(conversation("I am c_98, where are my orders?"), [call])
+    assert (guess.call, guess.confidence) == (None, pytest.approx(1.0))
+
+
+def test_guessing_later_calls_leaves_the_conversation_as_it_was() -> None:
+    asked, spared = pairs(CounterPredictor(threshold=0.0)), pairs(CounterPredictor(threshold=0.0))
+    messages: list[Message] = [UserMessage("Where is O-777 and O-888?")]
+    for _ in range(3):
+        asked.guess(messages, [ToolCall("get_order", {"order": "O-777"}), ToolCall("new", {"order": [1], "x": None})])
+    assert asked.guess(messages) == spared.guess(messages)
+    assert asked.to_json() == spared.to_json()
+
+
+def test_words_of_the_user_stand_for_constants_that_they_do_not_name() -> None:
+    predictor = CounterPredictor(threshold=0.0)
+    for number in range(24):
+        request, topic = (("Call it off", "cancel"), ("Pay me back", "refund"))[number % 2]
+        predictor.learn(recorded(str(number), f"{request}!", [(ToolCall("get_policy", {"topic": topic}), "{}")]))
+    assert predictor.guess([UserMessage("Oh, call it off!")]).call == ToolCall("get_policy", {"topic": "cancel"})
+    assert predictor.guess([UserMessage("Oh, pay me back!")]).call == ToolCall("get_policy", {"topic": "refund"})
+
+
 def test_names_play_no_part() -> None:
     names = {
         "find_customer": "zz1",
@@ -351,8 +421,8 @@ def test_what_was_learned_can_be_saved_and_goes_on_alike(learned: CounterPredict
     [
         ("{", "is no saved counter predictor"),
         ("[]", "is no saved counter predictor"),
-        ('{"format": 1}', "is no saved counter predictor"),
-        ('{"format": 1, "tools": 3}', "is no saved counter predictor"),
+        ('{"format": 2}', "is no saved counter predictor"),
+        ('{"format": 2, "tools": 3}', "is no saved counter predictor"),
         ('{"format": 0}', "was saved by another version"),
     ],
 )
@@ -378,7 +448,7 @@ calls = st.builds(
 contents = st.text() | json_values.map(json.dumps)
 messages_strategy = st.lists(
     st.builds(UserMessage, st.text())
-    | st.builds(AssistantMessage, st.text(), st.text(), st.tuples(calls) | st.just(()))
+    | st.builds(AssistantMessage, st.text(), st.text(), st.lists(calls, max_size=3).map(tuple))
     | st.builds(ToolMessage, st.sampled_from(["a", "b"]), contents),
     max_size=8,
 )
@@ -392,7 +462,22 @@ def test_no_conversation_breaks_it_and_confidences_are_probabilities(conversatio
         for end in range(len(messages) + 1):
             guess = predictor.guess(messages[:end])
             assert 0.0 <= guess.confidence <= 1.0
+            if guess.call is not None:
+                assert 0.0 <= predictor.guess(messages[:end], [guess.call]).confidence <= 1.0
     json.dumps(predictor.to_json())
+
+
+@settings(max_examples=150, deadline=None)
+@given(messages_strategy, st.lists(calls, max_size=3))
+def test_showing_a_turns_calls_changes_nothing_for_good(messages: list[Message], made: list[ToolCall]) -> None:
+    shown, spared = Conversation(), Conversation()
+    for seen in (shown, spared):
+        seen.extend(messages)
+    with shown.calling(made):
+        assert shown.steps == [*spared.steps, *(call.name for call in made)]
+    assert shown == spared
+    assert list(shown.values) == list(spared.values)
+    assert all(list(shown.values[source]) == list(spared.values[source]) for source in spared.values)
 
 
 def test_results_nested_without_end_are_passed_over(learned: CounterPredictor) -> None:

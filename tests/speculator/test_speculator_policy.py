@@ -91,7 +91,8 @@ def turn(
         )
     if tool is not None:
         outcome = Outcome("ok", "", 0.0, tool / 1000)
-        events.append(CallFinished(turn=number, at=0, index=0, tool="look", outcome=outcome))
+        guess_that_served = number if probe is not None and hit and pre_executable else None
+        events.append(CallFinished(turn=number, at=0, index=0, tool="look", outcome=outcome, guess=guess_that_served))
     events.append(TurnFinished(turn=number, at=0))
     return events
 
@@ -265,6 +266,10 @@ def test_no_further_probe_once_the_turn_is_about_to_call_what_may_not_start_earl
     guess = Guess(call=CALL, confidence=0.5)
     policy.observe(TurnStarted(turn=50, at=0))
     assert policy.worth_another(guess, elapsed_ms=10.0)
+    policy.observe(GuessProposed(turn=50, at=0, guess=99, call=CALL, confidence=0.9, source="self"))
+    policy.observe(GuessProposed(turn=50, at=0, guess=98, call=CALL, confidence=0.9, source="counter", index=1))
+    policy.observe(GuessEnded(turn=50, at=0, guess=98, ending="refused", reason="effect", tool="look"))
+    assert policy.worth_another(guess, elapsed_ms=10.0), "a later call of the turn says nothing of the first"
     policy.observe(GuessEnded(turn=50, at=0, guess=99, ending="refused", reason="effect", tool="look"))
     assert not policy.worth_another(guess, elapsed_ms=10.0)
     policy.observe(TurnStarted(turn=51, at=0))

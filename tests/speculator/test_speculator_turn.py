@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import anyio
@@ -13,11 +13,18 @@ from agent_runtime.speculator.errors import ScriptExhausted
 from agent_runtime.speculator.policy import Policy, Speculation
 from agent_runtime.speculator.predictors import Guess, NoPredictor, Predictor, ScriptedPredictor, WrongPredictor
 from agent_runtime.speculator.self_predictor import SelfPredictor
-from agent_runtime.speculator.turn import Guessing, Progress, speculate, speculate_again
-from agent_runtime.tools.values import Prediction, ToolCall
+from agent_runtime.speculator.turn import (
+    Guessing,
+    Progress,
+    guess_at_once,
+    guess_later_calls,
+    speculate,
+    speculate_again,
+)
+from agent_runtime.tools.values import MalformedCall, Prediction, ToolCall
 from agent_runtime.traces.events import Event, ProbeFinished, ProbeStarted
-from agent_runtime.traces.messages import UserMessage
-from trio.testing import MockClock
+from agent_runtime.traces.messages import AssistantMessage, Message, UserMessage
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from agent_runtime.engines.base import ProbeResult
 
@@ -30,17 +37,21 @@ class Calls:
 
     def __init__(self) -> None:
         self.seen: list[tuple[Any, ...]] = []
+        self.predictions: list[Prediction] = []
         self.suggested: list[ToolCall] = []
 
     def propose(self, prediction: Prediction) -> int:
+        self.predictions.append(prediction)
         self.seen.append(("propose", prediction.call))
         return len(self.seen)
 
     def refuse(self, prediction: Prediction, reason: str) -> int:
+        self.predictions.append(prediction)
         self.seen.append(("refuse", prediction.call, reason))
         return len(self.seen)
 
     def late(self, prediction: Prediction) -> int:
+        self.predictions.append(prediction)
         self.seen.append(("late", prediction.call))
         return len(self.seen)
 
@@ -55,17 +66,18 @@ async def test_a_guess_that_may_not_start_early_is_still_suggested_as_a_draft() 
 @pytest.mark.anyio
 async def test_a_guess_after_the_demand_is_no_draft_any_more() -> None:
     made, calls, _ = guessing(ScriptedPredictor([ToolCall("look")]))
-    made.progress.demand()
+    made.progress.demand(ToolCall("look"))
     await speculate(made, "before")
     assert calls.seen == [("late", ToolCall("look"))] and calls.suggested == []
 
 
-def guessing(predictor: Predictor, **settings: Any) -> tuple[Guessing, Calls, list[Event]]:
+def guessing(predictor: Predictor, *, quick: Any = None, **settings: Any) -> tuple[Guessing, Calls, list[Event]]:
     calls, events = Calls(), list[Event]()
     made = Guessing(
         turn=3,
         messages=TASK,
         predictor=predictor,
+        quick=quick,
         policy=Policy(Speculation(**settings)),
         calls=calls,
         suggest=lambda messages, call: calls.suggested.append(call),
@@ -116,7 +128,7 @@ async def test_no_further_probe_once_the_thinking_or_the_turn_is_over(end: str) 
         group.start_soon(speculate, made, "beside")
         await anyio.wait_all_tasks_blocked()
         made.progress.advance(9, thinking=True)
-        made.progress.advance(20, thinking=False) if end == "text" else made.progress.demand()
+        made.progress.advance(20, thinking=False) if end == "text" else made.progress.demand(ToolCall("look"))
     assert len(script.asked) == 1 and calls.seen == [("propose", A)]
 
 
@@ -137,7 +149,7 @@ def test_a_prediction_that_comes_after_the_demand_is_late() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(speculate, made, "beside")
             await anyio.sleep(1)
-            made.progress.demand()
+            made.progress.demand(ToolCall("look"))
         assert calls.seen == [("late", A)]
         assert isinstance(events[-1], ProbeFinished) and events[-1].probe_ms == pytest.approx(2000)
 
@@ -205,3 +217,132 @@ async def test_the_predictors_that_need_no_model() -> None:
     await scripted.predict(TASK, position=0)
     with pytest.raises(ScriptExhausted, match="question 2 has no answer"):
         await scripted.predict(TASK, position=0)
+
+
+class Quick:
+    """Knows what follows what; a value is a call and its chance."""
+
+    source = "quick"
+
+    def __init__(self, **follows: tuple[ToolCall, float]) -> None:
+        self.follows = follows
+        self.asked: list[tuple[str, ...]] = []
+
+    def guess(self, messages: Sequence[Message], after: Sequence[ToolCall] = ()) -> Guess:
+        names = tuple(call.name for call in after)
+        self.asked.append(names)
+        call, chance = self.follows.get("_".join(names) or "first", (None, 1.0))
+        return Guess(call=call, confidence=chance)
+
+    def observe(self, messages: Sequence[Message], message: AssistantMessage) -> None:
+        raise NotImplementedError
+
+
+C = ToolCall("c")
+
+
+async def lead_through(made: Guessing, *calls: ToolCall | MalformedCall) -> None:
+    """Let the message make its calls, one after the other."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(guess_later_calls, made)
+        for call in calls:
+            await wait_all_tasks_blocked()
+            made.progress.demand(call)
+        await wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+
+
+def proposed(calls: Calls) -> list[tuple[str, int, float]]:
+    return [(one.call.name, one.index, pytest.approx(one.confidence)) for one in calls.predictions]
+
+
+@pytest.mark.anyio
+async def test_what_follows_a_guess_is_guessed_with_the_chance_of_all_of_it() -> None:
+    quick = Quick(first=(A, 0.9), a=(B, 0.8), a_b=(C, 0.9))
+    made, calls, _ = guessing(NoPredictor(), quick=quick)
+    assert guess_at_once(made)
+    assert proposed(calls) == [("a", 0, 0.9), ("b", 1, 0.72), ("c", 2, 0.648)]
+    assert calls.suggested == [A]
+
+
+def test_a_chain_that_gets_too_unlikely_is_taken_up_once_its_beginning_has_come_true() -> None:
+    async def main() -> None:
+        quick = Quick(first=(A, 0.6), a=(B, 0.6))
+        made, calls, _ = guessing(NoPredictor(), quick=quick)
+        guess_at_once(made)
+        assert [kind for kind, *_ in calls.seen] == ["propose", "refuse"]
+        await lead_through(made, A, B)
+        assert [kind for kind, *_ in calls.seen] == ["propose", "refuse", "propose"]
+        assert proposed(calls)[2:] == [("b", 1, 0.6)]
+        assert calls.suggested == [A, B]
+        assert quick.asked == [(), ("a",), ("a",), ("a", "b")]
+
+    virtual(main)
+
+
+def test_after_another_call_than_the_guessed_one_its_own_followers_are_guessed() -> None:
+    async def main() -> None:
+        quick = Quick(first=(A, 0.9), a=(B, 0.9), c=(A, 0.9))
+        made, calls, _ = guessing(NoPredictor(), quick=quick)
+        guess_at_once(made)
+        await lead_through(made, C)
+        assert proposed(calls) == [("a", 0, 0.9), ("b", 1, 0.81), ("a", 1, 0.9)]
+        assert calls.suggested == [A, A]
+
+    virtual(main)
+
+
+def test_what_was_guessed_is_not_asked_for_again_when_it_comes_true() -> None:
+    async def main() -> None:
+        quick = Quick(first=(A, 0.9), a=(B, 0.9))
+        made, calls, _ = guessing(NoPredictor(), quick=quick)
+        guess_at_once(made)
+        await lead_through(made, A, B)
+        assert quick.asked == [(), ("a",), ("a", "b")]
+        assert len(calls.predictions) == 2
+        assert calls.suggested == [A, B]
+
+    virtual(main)
+
+
+def test_nothing_is_guessed_after_a_malformed_call() -> None:
+    async def main() -> None:
+        quick = Quick(a=(B, 0.9))
+        made, calls, _ = guessing(NoPredictor(), quick=quick)
+        await lead_through(made, MalformedCall("{", "no JSON"), A)
+        assert (calls.seen, quick.asked) == ([], [])
+
+    virtual(main)
+
+
+@pytest.mark.anyio
+async def test_calls_without_end_are_guessed_up_to_a_bound() -> None:
+    class Always(Quick):
+        def guess(self, messages: Sequence[Message], after: Sequence[ToolCall] = ()) -> Guess:
+            return Guess(call=A, confidence=1.0)
+
+    made, calls, _ = guessing(NoPredictor(), quick=Always())
+    guess_at_once(made)
+    assert [one.index for one in calls.predictions] == list(range(8))
+
+
+@pytest.mark.anyio
+async def test_a_call_that_the_model_guessed_is_followed_by_what_counting_knows() -> None:
+    made, calls, _ = guessing(ScriptedPredictor([Guess(call=A, confidence=0.8)]), quick=Quick(a=(B, 0.9)))
+    assert not guess_at_once(made)
+    await speculate(made, "before")
+    assert [(one.source, one.index) for one in calls.predictions] == [("scripted", 0), ("quick", 1)]
+
+
+@pytest.mark.anyio
+async def test_a_counter_that_breaks_in_the_middle_of_a_turn_is_told_and_ends_nothing(caplog: Any) -> None:
+    class Broken(Quick):
+        def guess(self, messages: Sequence[Message], after: Sequence[ToolCall] = ()) -> Guess:
+            if after:
+                raise RuntimeError("miscounted")
+            return Guess(call=A, confidence=0.9)
+
+    made, calls, _ = guessing(NoPredictor(), quick=Broken())
+    with caplog.at_level(logging.WARNING):
+        assert guess_at_once(made)
+    assert len(calls.predictions) == 1 and "miscounted" in caplog.text

@@ -99,7 +99,7 @@ async def turn(tools, **options):
 async def guess(calls, events, name, arguments):
     """Guess a call and wait until nothing of it runs any more."""
     calls.propose(Prediction(ToolCall(name, arguments), 0.9, "scripted"))
-    standing = calls._standing
+    standing = calls._standing.get(0)
     assert standing is not None
     if standing.started:
         with anyio.fail_after(20):

@@ -47,18 +47,21 @@ CALLS = st.builds(
 )
 BAD_CALLS = st.sampled_from([MalformedCall("{", "no JSON"), ToolCall("read", {"key": 3}), ToolCall("write", {})])
 WRITES = frozenset({"write", "remote"})
+BARRIERS = WRITES | {"put", "lonely"}
 PAUSE = st.tuples(st.just("pause"), st.integers(0, 8))
-PROPOSAL = st.tuples(st.sampled_from(["propose", "propose", "propose", "refuse", "late"]), CALLS)
+INDEX = st.sampled_from([0, 0, 0, 1, 1, 2])
+PROPOSAL = st.tuples(st.sampled_from(["propose", "propose", "propose", "refuse", "late"]), st.tuples(CALLS, INDEX))
 DEMAND = st.tuples(st.just("demand"), st.one_of(CALLS, CALLS, CALLS, BAD_CALLS))
 
 
 @st.composite
 def turns(draw):
-    """A turn: perhaps a guess that comes true, then anything in any order, then its end."""
+    """A turn: perhaps guesses that come true, then anything in any order, then its end."""
     actions = draw(st.lists(st.one_of(PAUSE, PROPOSAL, DEMAND), max_size=7))
-    if draw(st.booleans()):
-        call = draw(CALLS)
-        actions = [("propose", call), ("pause", draw(st.integers(0, 8))), ("demand", call), *actions]
+    calls = draw(st.lists(CALLS, max_size=3))
+    guesses = [("propose", (call, index)) for index, call in enumerate(calls)]
+    demands = [action for call in calls for action in (("pause", draw(st.integers(0, 8))), ("demand", call))]
+    actions = [*guesses, *demands, *actions]
     return actions, draw(st.sampled_from(["commit", "commit", "commit", "abandon"]))
 
 
@@ -166,9 +169,9 @@ class Run:
                         demanded.append(what)
                         assert calls.demand(what) == len(demanded) - 1
                     elif action == "refuse":
-                        calls.refuse(Prediction(what, 0.2, "scripted"), "low_confidence")
+                        calls.refuse(Prediction(what[0], 0.2, "scripted", what[1]), "low_confidence")
                     else:
-                        getattr(calls, action)(Prediction(what, 0.9, "scripted"))
+                        getattr(calls, action)(Prediction(what[0], 0.9, "scripted", what[1]))
                 if end == "abandon":
                     calls.abandon()
                     continue
@@ -206,8 +209,14 @@ class Run:
                 count[event.tool] -= 1
         return count
 
+    def barriers_before(self, turn, index):
+        """Return the calls of the turn that nothing may pass."""
+        calls = [event.call for event in self.of(CallDemanded) if event.turn == turn and event.index < index]
+        return [call for call in calls if call.name in BARRIERS and isinstance(call.arguments.get("key"), str)]
+
     def check(self, opted_in):
-        proposed = [event.guess for event in self.of(GuessProposed)]
+        proposed = {event.guess: event for event in self.of(GuessProposed)}
+        assert len(self.of(GuessProposed)) == len(proposed)
         ended = {event.guess: event for event in self.of(GuessEnded)}
         assert len(self.of(GuessEnded)) == len(ended) and set(proposed) == set(ended)
         demanded = [(event.turn, event.index) for event in self.of(CallDemanded)]
@@ -222,7 +231,9 @@ class Run:
             assert hit == (number in served)
             assert event.executed == (number in guessed)
             if hit:
-                assert event.matched and served[number] == (event.turn, 0) and not started[served[number]]
+                assert event.matched and not started[served[number]]
+                assert served[number] == (event.turn, proposed[number].index)
+                assert not self.barriers_before(*served[number]), "what it read may be older than the barrier"
                 assert 0 <= event.saved_ms <= event.lead_ms and event.wasted_ms == 0
             else:
                 assert event.saved_ms == 0 and event.wasted_ms >= 0

@@ -246,7 +246,7 @@ def test_a_whole_run_adds_up() -> None:
         "stale": 0,
         "late": 1,
         "refused": 1,
-        "saved_ms": 1100.0,
+        "saved_ms": pytest.approx(1100.0),
         "wasted_ms": 250.0,
         "slowdown_ms": 150.0,
         # min(T_tool, T_gen): 1000 + 300 + 400 + 200, the refund left out
@@ -368,3 +368,65 @@ def test_a_hit_stays_a_hit_whatever_becomes_of_its_result(ending: Ending) -> Non
 )
 def test_the_closed_form_is_the_papers(rho: float, sigma: float, alpha: float, speedup: float) -> None:
     assert closed_form(rho=rho, sigma=sigma, alpha=alpha) == pytest.approx(speedup)
+
+
+def two_calls(*guesses: int, tools: tuple[float, float] = (1.0, 1.0), write: bool = False) -> list[Event]:
+    """Calls demanded after 0.4 and 1.0 s, guesses of the indexes given started at 0.1 s."""
+    demands, events = (0.4, 1.0), begin(0, 0.0)
+    for index in guesses:
+        events += [
+            GuessProposed(turn=0, at=0.1, guess=index, call=ORDER, confidence=0.9, source="counter", index=index),
+            GuessStarted(turn=0, at=0.1, guess=index, tool="order"),
+        ]
+    for index, at in enumerate(demands):
+        events += demand(0, at, REFUND if write and index else ORDER, index=index, pre_executable=not (write and index))
+    events += generated(0, 1.0, 0.0)
+    if write:
+        events.append(CallStarted(turn=0, at=1.4, index=1, tool="refund", effect="write"))
+    for index, at in enumerate(demands):
+        start = 0.1 if index in guesses else 1.4 if write and index else at
+        if index in guesses:
+            events += end(0, 1.0, index, "joined", matched=True, executed=True, lead_ms=(at - 0.1) * 1000)
+        events += finish(0, start, start + tools[index], index=index, guess=index if index in guesses else None)
+    return [*events, *over(0, 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("guesses", "saved"),
+    [
+        # the second call ends 1.0 s after the last demand, the first 0.4 s after it
+        ((), 0),
+        ((0,), 0),  # the other call takes as long as before
+        ((1,), 600),  # then the first one ends last
+        ((0, 1), 900),  # what is left of both: 0.1 s
+    ],
+)
+def test_a_guess_saves_what_the_whole_turn_no_longer_waits_for(guesses: tuple[int, ...], saved: float) -> None:
+    (turn,) = ledger(two_calls(*guesses)).turns
+    assert (turn.t_gen_ms, turn.t_more_ms, turn.t_wait_ms) == pytest.approx((400, 600, 1000))
+    assert turn.saved_ms == pytest.approx(saved)
+    assert turn.ceiling_ms == pytest.approx(1000)  # both could have begun with the turn
+    assert turn.all_served == (guesses == (0, 1))
+    book = ledger(two_calls(*guesses))
+    assert book.expected.serial_ms == pytest.approx(2000)
+    assert book.expected.speculative_ms == pytest.approx(2000 - saved)
+    assert book.expected.closed_form.rho == pytest.approx(1.0)
+    assert book.expected.closed_form.alpha == (guesses == (0, 1))
+
+
+def test_a_wait_that_the_message_hides_anyway_is_not_saved() -> None:
+    (turn,) = ledger(two_calls(0, tools=(0.5, 0.3))).turns
+    assert (turn.t_wait_ms, turn.saved_ms) == pytest.approx((300, 0))
+
+
+def test_a_write_waits_for_the_calls_before_it_and_its_own_time_is_never_saved() -> None:
+    (turn,) = ledger(two_calls(0, tools=(1.0, 0.7), write=True)).turns
+    # alone: the read 0.4 s beyond the message, then the write; guessed: the read ends 0.1 s beyond it
+    assert (turn.t_wait_ms, turn.saved_ms, turn.ceiling_ms) == pytest.approx((400 + 700, 300, 400))
+    assert turn.all_served
+
+
+def test_only_guesses_of_the_first_call_stand_at_the_boundary() -> None:
+    (turn,) = ledger(two_calls(1)).turns
+    assert (turn.standing, turn.hit, turn.served, turn.lead_ms) == (None, False, None, None)
+    assert [(guess.index, guess.served) for guess in turn.guesses] == [(1, True)]

@@ -316,9 +316,9 @@ async def test_a_memory_trace_keeps_events_without_a_database(started: RunStarte
 
 @pytest.mark.anyio
 async def test_the_ledger_of_each_turn_is_kept_as_a_row(store: TraceStore, started: RunStarted, sql: Sql) -> None:
-    from agent_runtime.tools.values import CallDemanded, GuessEnded, GuessProposed, GuessStarted
+    from agent_runtime.tools.values import CallDemanded, CallFinished, GuessEnded, GuessProposed, GuessStarted, Outcome
 
-    call = ToolCall("order", {"id": 1042})
+    call, outcome = ToolCall("order", {"id": 1042}), Outcome("ok", "{}", 0.25, 0.75)
     async with store.start_run(started) as writer:
         for event in [
             TurnStarted(turn=0, at=0.0),
@@ -330,7 +330,8 @@ async def test_the_ledger_of_each_turn_is_kept_as_a_row(store: TraceStore, start
             writer.append(event)
         await writer.durable()
         assert sql("SELECT turn, tool, hit, ending FROM turns") == [(0, "order", 1, None)]
-        writer.append(GuessEnded(turn=0, at=0.75, guess=0, ending="joined", tool="order", matched=True, saved_ms=250.0))
+        writer.append(GuessEnded(turn=0, at=0.75, guess=0, ending="joined", tool="order", matched=True, lead_ms=250.0))
+        writer.append(CallFinished(turn=0, at=0.75, index=0, tool="order", outcome=outcome, guess=0))
         writer.append(RunFinished(at=1.0, status="done", output=""))
     assert sql("SELECT turn, ending, saved_ms, t_gen_ms, confidence FROM turns") == [(0, "joined", 250.0, 500.0, 0.75)]
     summary = store.run(writer.run_id).summary

@@ -1,0 +1,208 @@
+"""Guesses of a turn's later calls: each serves the call it is of, and none the one behind a barrier."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from agent_runtime.tools import CallFinished, GuessEnded, GuessStarted, MalformedCall, Prediction, ToolCall, tool
+
+
+@pytest.fixture
+def desk():
+    """A read, a sequential read and a write of the same thing, and what was really called."""
+    called = []
+
+    @tool(effect="read", reads=["desk"])
+    async def look(at: str) -> str:
+        """Look."""
+        called.append(("look", at))
+        await anyio.sleep(10)
+        return at
+
+    @tool(effect="read", sequential=True)
+    async def count() -> int:
+        """Count."""
+        called.append(("count", ""))
+        await anyio.sleep(10)
+        return len(called)
+
+    @tool(writes=["desk"])
+    async def move(what: str) -> str:
+        """Move."""
+        called.append(("move", what))
+        await anyio.sleep(10)
+        return what
+
+    return [look, count, move], called
+
+
+def look(at: str) -> ToolCall:
+    return ToolCall("look", {"at": at})
+
+
+def guess(call: ToolCall, index: int, confidence: float = 0.9) -> Prediction:
+    return Prediction(call, confidence, "scripted", index)
+
+
+def test_each_guess_serves_the_call_it_is_of(virtual, make_rig, desk):
+    tools, called = desk
+
+    async def main():
+        async with make_rig(tools).running() as rig:
+            turn = rig.turn()
+            turn.propose(guess(look("a"), 0))
+            turn.propose(guess(look("b"), 1))
+            await anyio.sleep(5)
+            turn.demand(look("a"))
+            await anyio.sleep(7)
+            turn.demand(look("b"))
+            outcomes = await turn.commit()
+            assert anyio.current_time() - rig.dispatcher._wiring.zero == pytest.approx(12)
+        assert [outcome.content for outcome in outcomes] == ["a", "b"]
+        assert rig.endings == [("joined", None), ("adopted", None)]
+        assert [event.guess for event in rig.of(CallFinished)] == [0, 1]
+        assert sorted(called) == [("look", "a"), ("look", "b")]
+
+    virtual(main)
+
+
+def test_a_miss_of_the_first_call_leaves_the_guess_of_the_second(virtual, make_rig, desk):
+    tools, _ = desk
+
+    async def main():
+        async with make_rig(tools).running() as rig:
+            turn = rig.turn()
+            turn.propose(guess(look("x"), 0))
+            turn.propose(guess(look("b"), 1))
+            await anyio.sleep(11)
+            turn.demand(look("a"))
+            turn.demand(look("b"))
+            await turn.commit()
+        assert rig.endings == [("discarded", "miss"), ("adopted", None)]
+        assert [event.matched for event in rig.of(GuessEnded)] == [False, True]
+
+    virtual(main)
+
+
+def test_a_guess_serves_no_other_call_than_its_own_even_if_equal(virtual, make_rig, desk):
+    tools, called = desk
+
+    async def main():
+        async with make_rig(tools).running() as rig:
+            turn = rig.turn()
+            turn.propose(guess(look("a"), 1))
+            await anyio.sleep(11)
+            turn.demand(look("a"))
+            await turn.commit()
+        assert rig.endings == [("discarded", "no_call")]
+        assert called == [("look", "a"), ("look", "a")]
+
+    virtual(main)
+
+
+def test_of_each_call_the_latest_proposal_stands_until_that_call_is_demanded(virtual, make_rig, desk):
+    tools, _ = desk
+
+    async def main():
+        async with make_rig(tools).running() as rig:
+            turn = rig.turn()
+            turn.propose(guess(look("b"), 1))
+            turn.propose(guess(look("b"), 1))
+            turn.propose(guess(look("c"), 1))
+            turn.demand(look("a"))
+            turn.propose(guess(look("a"), 0))
+            turn.propose(guess(look("d"), 1))
+            turn.demand(look("d"))
+            turn.propose(guess(look("d"), 1))
+            await turn.commit()
+        assert rig.endings == [
+            ("refused", "same_as_standing"),
+            ("cancelled", "superseded"),
+            ("late", None),
+            ("cancelled", "superseded"),
+            ("late", None),
+            ("joined", None),
+        ]
+
+    virtual(main)
+
+
+@pytest.mark.parametrize("barrier", [ToolCall("move", {"what": "x"}), ToolCall("count")])
+def test_no_guess_serves_a_call_behind_a_barrier(virtual, make_rig, desk, barrier):
+    """What it read may be older than the barrier, and a sequential tool wants nothing beside it."""
+    tools, called = desk
+
+    async def main():
+        async with make_rig(tools).running() as rig:
+            turn = rig.turn()
+            turn.propose(guess(look("b"), 1))
+            await anyio.sleep(11)
+            turn.demand(barrier)
+            turn.propose(guess(look("b"), 1))
+            turn.demand(look("b"))
+            await turn.commit()
+        assert rig.endings == [("cancelled", "after_barrier"), ("refused", "after_barrier")]
+        assert called == [("look", "b"), (barrier.name, barrier.arguments.get("what", "")), ("look", "b")]
+
+    virtual(main)
+
+
+def test_a_guess_of_a_barrier_stops_guesses_behind_it(virtual, make_rig, desk):
+    tools, _ = desk
+
+    async def main():
+        async with make_rig(tools).running() as rig:
+            turn = rig.turn()
+            turn.propose(guess(ToolCall("move", {"what": "x"}), 0))
+            turn.propose(guess(look("b"), 1))
+            await anyio.sleep(11)
+            turn.demand(look("a"))
+            turn.demand(look("b"))
+            await turn.commit()
+        assert rig.endings == [("refused", "after_barrier"), ("refused", "effect")]
+        assert rig.of(GuessStarted) == []
+
+    virtual(main)
+
+
+def test_a_guess_before_a_write_of_the_turn_is_served(virtual, make_rig, desk):
+    tools, _ = desk
+
+    async def main():
+        async with make_rig(tools).running() as rig:
+            turn = rig.turn()
+            turn.propose(guess(look("a"), 0))
+            turn.propose(guess(look("b"), 1))
+            await anyio.sleep(11)
+            for call in (look("a"), look("b"), ToolCall("move", {"what": "x"})):
+                turn.demand(call)
+            await turn.commit()
+        assert rig.endings == [("adopted", None), ("adopted", None)]
+
+    virtual(main)
+
+
+@pytest.mark.parametrize("end", ["commit", "abandon", "close"])
+def test_every_guess_that_was_not_asked_for_ends_with_the_turn(virtual, make_rig, desk, end):
+    tools, _ = desk
+
+    async def main():
+        async with make_rig(tools).running() as rig:
+            turn = rig.turn()
+            for index, at in enumerate("abc"):
+                turn.propose(guess(look(at), index))
+            await anyio.sleep(1)
+            turn.demand(MalformedCall("{", "no JSON"))
+            if end == "commit":
+                await turn.commit()
+            elif end == "abandon":
+                turn.abandon()
+        ending = {
+            "commit": ("discarded", "no_call"),
+            "abandon": ("cancelled", "abandoned"),
+            "close": ("cancelled", "closed"),
+        }[end]
+        assert rig.endings == [("discarded", "miss"), ending, ending]
+        assert rig.dispatcher.statistics().in_flight == 0
+
+    virtual(main)
