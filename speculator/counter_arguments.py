@@ -22,6 +22,8 @@ from .counter_sources import ArgumentCounts
 
 MOST_CANDIDATES = 16
 """Values from sources that are weighed for one argument."""
+MOST_SAID = 48
+"""Words of a message that may stand for a constant; of a longer one none is taken for a hint."""
 UNUSED, USED, USED_LAST = 0, 1, 2
 LATER = 2
 """Rank of every unused value after the second; used ones have the rank behind it."""
@@ -85,7 +87,7 @@ def features(candidate: Candidate) -> list[Feature]:
             (tool, argument, "named", candidate.constant, candidate.named),
             (tool, argument, "constant used", use),
         ]
-        found += [(tool, argument, "said", candidate.constant, word) for word in candidate.said]
+        found += [(tool, argument, "said", candidate.constant, word) for word in sorted(candidate.said)]
     else:
         found = [
             ("rate", candidate.rate),
@@ -219,6 +221,7 @@ class Arguments:
                 keys.append(key)
             if len(keys) >= MOST_CANDIDATES:
                 break
+        said = conversation.user_words if len(conversation.user_words) <= MOST_SAID else frozenset()
         for key, tenth in own.common_constants(conversation.group):
             if key not in seen:
                 keys.append(key)
@@ -239,7 +242,7 @@ class Arguments:
                         taken=key in taken,
                         constant=key,
                         named=_named(conversation, key),
-                        said=conversation.user_words,
+                        said=said,
                     )
                 )
         return keys, found

@@ -24,6 +24,8 @@ DECAY = 0.001
 """How strongly a weight is pulled back to where it started, per step."""
 SETTLED = 0.005
 """Errors of a probability below this teach nothing."""
+MOST_WEIGHTS = 50_000
+"""Features that have weights; what is met later has none."""
 MOST_SCORES = 20_000
 """Scores kept until the next step; conversations ask for the same ones again and again."""
 
@@ -59,7 +61,11 @@ class Weights:
 
     def descend(self, feature: Feature, slope: float) -> None:
         """Move one weight against the slope of the loss."""
-        weight = self._weights.get(feature, 0.0)
+        weight = self._weights.get(feature)
+        if weight is None:
+            if len(self._weights) >= MOST_WEIGHTS:
+                return
+            weight = 0.0
         slope += self._decay * (weight - self._start.get(feature, 0.0))
         square = self._squares.get(feature, FIRST_SQUARE) + slope * slope
         self._squares[feature] = square

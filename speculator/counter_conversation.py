@@ -132,10 +132,10 @@ class Conversation:
     def calling(self, calls: Sequence[ToolCall]) -> Iterator[None]:
         """Show the conversation in the middle of a turn that has made `calls` so far; undone afterwards."""
         undo: list[Callable[[], None]] = []
-        for call in calls:
-            undo.append(self._before_call(call))
-            self._take_call(call)
         try:
+            for call in calls:
+                undo.append(self._before_call(call))
+                self._take_call(call)
             yield
         finally:
             for back in reversed(undo):

@@ -63,7 +63,8 @@ class Policy:
     def __init__(self, speculation: Speculation | None, *, estimates: Estimates | None = None) -> None:
         self._settings = speculation
         self.estimates = estimates or Estimates()
-        self._confidences: dict[int, float] = {}
+        self._confidences: dict[int, tuple[float, int]] = {}
+        """Of guesses that haven't ended, with the call each is of."""
         self._probes: dict[int, ProbePlacement] = {}
         self._turn = _Turn()
         self._place = ""
@@ -141,7 +142,6 @@ class Policy:
     def observe(self, event: Event) -> None:
         """Learn from an event of the run; give it every event, in order."""
         known, turn = self.estimates, self._turn
-        turn.waiting.add(event)
         match event:
             case TurnStarted():
                 known.started += 1
@@ -156,7 +156,7 @@ class Policy:
                 elif event.completed:
                     known.probe.add(event.probe_ms)
             case GenerationFinished():
-                turn.compared = True
+                turn.written = True
                 turn.generation_ms, turn.tokens = event.generation_ms, event.completion_tokens
                 turn.kind = (bool(event.calls), event.thinking_tokens > 0)
                 turn.slowdown_ms = event.slowdown_ms
@@ -165,21 +165,27 @@ class Policy:
                 if turn.beside:
                     known.slowdown.add(event.slowdown_ms / turn.beside)
             case GuessProposed():
-                self._confidences[event.guess] = event.confidence
+                self._confidences[event.guess] = (event.confidence, event.index)
                 if event.index == 0:
                     turn.first = turn.first or event
                     turn.of_first.add(event.guess)
             case GuessEnded():
                 if event.guess in turn.of_first:
                     turn.blocked = event.ending == "refused" and event.reason in CONTRACT
-                confidence = self._confidences.pop(event.guess, None)
-                if confidence is not None and turn.compared and event.ending not in ("cancelled", "late"):
+                    turn.first_served |= event.ending in ("adopted", "joined")
+                confidence, index = self._confidences.pop(event.guess, (None, 0))
+                compared = turn.written or index < turn.demanded
+                if confidence is not None and compared and event.ending not in ("cancelled", "late"):
                     known.calibration.add(confidence, event.matched)
-            case CallDemanded(index=0):
-                turn.compared = True
-                turn.early = event.pre_executable
-                turn.first_right = self._is_right(turn.first, event)
+                turn.waiting.add(event)
+            case CallDemanded():
+                turn.demanded = event.index + 1
+                turn.waiting.add(event)
+                if event.index == 0:
+                    turn.early = event.pre_executable
+                    turn.first_right = self._is_right(turn.first, event)
             case CallFinished():
+                turn.waiting.add(event)
                 self._place = event.tool
                 milliseconds = event.outcome.seconds * 1000
                 if event.index == 0:
@@ -218,8 +224,13 @@ class _Turn:
     of_first: set[int] = field(default_factory=set)
     """Guesses of the turn's first call."""
     first_right: bool = False
-    compared: bool = False
-    """Whether it is known what the agent does: proposals that end earlier (superseded, repeated) prove nothing."""
+    first_served: bool = False
+    """Whether one of them served it."""
+    demanded: int = 0
+    """Calls of the turn that are known."""
+    written: bool = False
+    """Whether the message is complete. A guess that ends before its own call is known (superseded, repeated) proves
+    nothing."""
     early: bool = True
     """Whether the first call may be pre-executed."""
     waited_ms: float = 0.0
@@ -231,7 +242,8 @@ class _Turn:
     waiting: Waiting = field(default_factory=Waiting)
 
     def as_probed(self) -> ProbedTurn:
-        saved_ms = self.waiting.result().saved * 1000
+        # What followed from a guess that didn't serve would have been guessed without the probe as well.
+        saved_ms = self.waiting.result().saved * 1000 if self.first_served else 0.0
         return ProbedTurn(
             arm=self.arm,
             place=self.place,

@@ -37,6 +37,14 @@ class TurnGuesses(Protocol):
         """Record a prediction that was finished after the demand."""
         ...
 
+    def is_started(self, prediction: Prediction) -> bool:
+        """Tell whether a guess of exactly that call stands and its tool was started."""
+        ...
+
+    def withdraw(self, index: int) -> None:
+        """Give up the guesses of call number `index` and of those behind it."""
+        ...
+
 
 class Progress:
     """How far the agent's message is: written by the one who reads the stream, awaited by the speculator."""
@@ -133,11 +141,18 @@ async def guess_later_calls(guessing: Guessing) -> None:
         if len(calls) < len(made):
             return  # what follows a malformed call was never seen
         if guessing.chain[: len(calls)] != calls:
-            guessing.chain, guessing.chain_ends = calls, False
-        if len(guessing.chain) > len(calls):
+            _begin_chain(guessing, calls, 1.0)
+        elif len(guessing.chain) > len(calls):
             guessing.suggest(guessing.messages, guessing.chain[len(calls)])
         else:
             _guess_on(guessing, 1.0)
+
+
+def _begin_chain(guessing: Guessing, calls: list[ToolCall], confidence: float) -> None:
+    """Expect other calls than before, and give up the guesses that followed from those."""
+    guessing.chain, guessing.chain_ends = calls, False
+    _guess_on(guessing, confidence)
+    guessing.calls.withdraw(len(guessing.chain))
 
 
 def _guess_on(guessing: Guessing, confidence: float) -> None:
@@ -208,21 +223,18 @@ def _hand_over(guessing: Guessing, call: ToolCall, confidence: float, source: st
         guessing.calls.late(prediction)
         return
     guessing.suggest(guessing.messages, call)  # also what may not start early makes the call cheap to decode
-    started = _start(guessing, prediction)
-    if guessing.chain[:1] != [call]:
-        guessing.chain, guessing.chain_ends = [call], False
-        if started:
-            _guess_on(guessing, confidence)
+    if _start(guessing, prediction) and guessing.chain[:1] != [call]:
+        _begin_chain(guessing, [call], confidence)
 
 
 def _start(guessing: Guessing, prediction: Prediction) -> bool:
-    """Give a guess to the dispatcher unless the policy doesn't want it started; tell whether it did."""
+    """Give a guess to the dispatcher unless the policy doesn't want it started; tell whether it is started now."""
     reason = guessing.policy.refusal(prediction)
     if reason is not None:
         guessing.calls.refuse(prediction, reason)
     else:
         guessing.calls.propose(prediction)
-    return reason is None
+    return guessing.calls.is_started(prediction)
 
 
 async def _probe(guessing: Guessing, placement: ProbePlacement, position: int) -> Guess | None:

@@ -115,8 +115,13 @@ class Guesses:
         guess.canonical = tool.canonical_of(guess.valid)
         return guess, None
 
-    def start(self, guess: Guess) -> RefusalReason | None:
-        """Start the guess's tool, or return why it may not start. Never waits."""
+    def start(self, guess: Guess, *, reserved: int = 0) -> RefusalReason | None:
+        """Start the guess's tool, or return why it may not start. Never waits.
+
+        Args:
+            guess: What to start.
+            reserved: Places that stay free for others.
+        """
         tool, wiring, limits = guess.tool, self._wiring, self._wiring.limits
         assert tool is not None and guess.valid is not None
         verdict = wiring.gate.decide(tool)
@@ -127,7 +132,7 @@ class Guesses:
         contract, versions = tool.contract, wiring.shared.versions
         if versions.being_written(contract.reads) or (not contract.is_read and versions.being_written(contract.writes)):
             return "write_in_flight"
-        if self.in_flight >= limits.in_flight:
+        if self.in_flight >= limits.in_flight - reserved:
             return "in_flight_budget"
         if self.wasted_calls >= limits.wasted_calls:
             return "wasted_calls_budget"

@@ -53,7 +53,8 @@ class TurnCalls:
                 self._guesses.refuse(guess, "same_as_standing")
             else:
                 self._stand(guess)
-                guess.refusal = self._guesses.start(guess)
+                # Guesses of later calls leave a place for another guess of the first, until that is demanded.
+                guess.refusal = self._guesses.start(guess, reserved=int(guess.index > 0 and not self._calls))
         return guess.number
 
     def refuse(self, prediction: Prediction, reason: RefusalReason) -> int:
@@ -72,22 +73,36 @@ class TurnCalls:
         self._guesses.end(guess, "late")
         return guess.number
 
+    def is_started(self, prediction: Prediction) -> bool:
+        """Tell whether a guess of exactly that call stands and its tool was started."""
+        standing, tool = self._standing.get(prediction.index), self._wiring.tools.get(prediction.call.name)
+        if standing is None or tool is None or not standing.started:
+            return False
+        try:
+            return matches(standing, tool, tool.validate(prediction.call.arguments))
+        except InvalidArguments:
+            return False
+
+    def withdraw(self, index: int) -> None:
+        """Give up the guesses of call number `index` and of those behind it: what they followed from was wrong."""
+        for number in [number for number in self._standing if number >= index]:
+            self._end_unused(self._standing.pop(number), "cancelled", "withdrawn")
+
     def _ended_early(self, guess: Guess) -> bool:
         """End a proposal for which it is too late; tell whether it was."""
         if guess.index < len(self._calls):
             self._guesses.end(guess, "late")
         elif self._state != "open" or not self._wiring.is_open:
             self._guesses.refuse(guess, "closed")
-        elif self._is_behind_barrier(guess.index):
-            self._guesses.refuse(guess, "after_barrier")
+        elif guess.index and self._meets_barrier(guess):
+            self._guesses.refuse(guess, "barrier")
         return guess.ending is not None
 
-    def _is_behind_barrier(self, index: int) -> bool:
-        """Tell whether an earlier call of the turn is a barrier, or is guessed to be one."""
-        guessed = (guess.tool for before, guess in self._standing.items() if before < index)
-        return any(map(_is_of_barrier, self._calls)) or any(
-            tool is not None and tool.contract.is_barrier for tool in guessed
-        )
+    def _meets_barrier(self, guess: Guess) -> bool:
+        """Tell whether the guess is of a barrier behind other calls, or of a call behind what is or may be one."""
+        guessed = [guess, *(earlier for index, earlier in self._standing.items() if index < guess.index)]
+        tools = [one.tool for one in guessed] + [call.tool for call in self._calls if call.valid is not None]
+        return any(tool is not None and tool.contract.is_barrier for tool in tools)
 
     def _put_aside(self, guess: Guess, reason: RefusalReason) -> None:
         """Keep a prediction that isn't started: it may still turn out right, and the trace should tell."""
@@ -145,6 +160,7 @@ class TurnCalls:
                 index=index,
                 call=call if isinstance(call, ToolCall) else ToolCall("", {"malformed": call.text}),
                 pre_executable=tool is not None and valid is not None and wiring.gate.decide(tool).allowed,
+                barrier=tool is not None and valid is not None and tool.contract.is_barrier,
             )
         )
         demanded = DemandedCall(wiring, self._guesses, turn=self.turn, index=index, call=call, tool=tool, valid=valid)
@@ -229,7 +245,7 @@ class TurnCalls:
         """Match the guess of this call against it: adopt it, join it, or end it. Behind a barrier nothing is served."""
         guess = self._standing.pop(demanded.index, None)
         if _is_of_barrier(demanded):
-            self._end_standing("cancelled", "after_barrier")
+            self._end_standing("cancelled", "barrier")
         if guess is None:
             return
         call = demanded.call

@@ -27,7 +27,7 @@ RefusalReason = Literal[
     "open_world",
     "requires_approval",
     "sequential",
-    "after_barrier",
+    "barrier",
     "revoked",
     "write_in_flight",
     "backing_off",
@@ -168,6 +168,8 @@ class CallDemanded:
     call: ToolCall
     pre_executable: bool
     """Whether the gate would let a guess of this very call start early."""
+    barrier: bool = False
+    """Whether nothing else of the turn may run beside it: a write, or a tool declared `sequential`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,18 +1,19 @@
 """What a turn's calls make the agent wait, with the guesses that served them and without.
 
-Calls run beside each other up to the first write, which waits for all of them and for the message's end. Only calls
-before it can be served by guesses (the dispatcher sees to that), so what guesses save is
+Calls run beside each other up to the first barrier (a write, or a tool declared `sequential`), which waits for them
+and is waited for. Only what comes before the first barrier, or a barrier that is the first call, can be served by
+guesses: the dispatcher sees to that. So what guesses save is, over those calls,
 
     max(d_i + T_i) - max(d_i + T_i - min(T_i, lead_i)),   each at least the last demand,
 
-over the calls before it: d_i a call's demand, T_i its tool's time, lead_i that of the guess which served it, else 0.
-With one call that is min(T, lead). A `sequential` read counts as an ordinary one, which can only make the saving
-smaller.
+d_i being a call's demand (or its tool's start where that was later, at most the last demand), T_i its tool's time,
+lead_i that of the guess which served it, else 0. With one call that is min(T, lead). What a call waits for a person's
+approval, or for a place beside others, counts nowhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from agent_runtime.tools.values import CallDemanded, CallFinished, CallStarted, GuessEnded
@@ -24,13 +25,12 @@ from .events import Event
 class _Call:
     demanded: float
     pre_executable: bool
-    started: float = 0.0
-    finished: float | None = None
+    barrier: bool
+    began: float = 0.0
+    """Its demand, or the start of its tool if that came later."""
     seconds: float = 0.0
     lead: float = 0.0
     served: bool = False
-    waits_for_message: bool = False
-    """Whether it is a write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Waited:
     writing: float = 0.0
     """From the first demand to the last."""
     whole: bool = False
-    """Whether each call before the first write was served."""
+    """Whether each call before the first barrier was served."""
 
 
 @dataclass(slots=True)
@@ -61,16 +61,18 @@ class Waiting:
         """Take the turn's next event."""
         match event:
             case CallDemanded():
-                self._calls[event.index] = _Call(event.at, event.pre_executable)
+                self._calls[event.index] = _Call(event.at, event.pre_executable, event.barrier, event.at)
             case CallStarted() if event.index in self._calls:
-                self._calls[event.index].waits_for_message = event.effect != "read"
+                # Older traces know a barrier only when it runs.
+                self._calls[event.index].barrier |= event.effect != "read"
             case GuessEnded(ending="adopted" | "joined"):
                 self._leads[event.guess] = event.lead_ms / 1000
             case CallFinished() if event.index in self._calls:
-                call = self._calls[event.index]
-                call.started, call.finished, call.seconds = event.outcome.started_at, event.at, event.outcome.seconds
+                call, outcome = self._calls[event.index], event.outcome
+                call.seconds = outcome.seconds
                 call.served = event.guess is not None
                 call.lead = self._leads.get(event.guess, 0.0) if event.guess is not None else 0.0
+                call.began = call.demanded if call.served else max(call.demanded, outcome.started_at)
             case _:
                 pass
 
@@ -80,34 +82,42 @@ class Waiting:
         if not calls:
             return Waited()
         last = calls[-1].demanded
-        beside = list(_until_write(calls))
-        without = _wait(call.demanded - last + call.seconds for call in beside)
-        guessed = _wait(call.demanded - last + call.seconds - min(call.seconds, call.lead) for call in beside)
-        best = _wait(_earliest(call, began, last) for call in beside)
-        behind = [call for call in calls[len(beside) :] if call.finished is not None]
-        rest = max(call.finished or 0.0 for call in behind) - min(call.started for call in behind) if behind else 0.0
+        first, *behind = _segments(calls)
+        without = _wait(_end(call, last) for call in first)
+        guessed = _wait(_end(call, last) - min(call.seconds, call.lead) for call in first)
+        best = _wait(_end(call, last) - _hideable(call, began) for call in first)
         return Waited(
-            without=without + rest,
+            without=without + sum(max(call.seconds for call in segment) for segment in behind),
             saved=without - guessed,
             ceiling=without - best,
             writing=last - calls[0].demanded,
-            whole=bool(beside) and all(call.served for call in beside),
+            whole=all(call.served for call in first),
         )
 
 
-def _until_write(calls: Iterable[_Call]) -> Iterable[_Call]:
+def _segments(calls: Iterable[_Call]) -> Iterator[Sequence[_Call]]:
+    """Yield the calls in groups that run one after the other."""
+    beside: list[_Call] = []
     for call in calls:
-        if call.waits_for_message:
-            return
-        yield call
+        if call.barrier:
+            if beside:
+                yield beside
+            yield [call]
+            beside = []
+        else:
+            beside.append(call)
+    if beside:
+        yield beside
 
 
 def _wait(ends: Iterable[float]) -> float:
     return max([0.0, *ends])
 
 
-def _earliest(call: _Call, began: float, last: float) -> float:
-    """Return when a call ends at the earliest if its guess starts with the turn, after the last demand."""
-    written = call.demanded - began
-    hidden = min(call.seconds, max(0.0, written)) if call.pre_executable else 0.0
-    return call.demanded - last + call.seconds - hidden
+def _end(call: _Call, last: float) -> float:
+    """Return when a call ends by itself, after the last demand; what is held back until then begins then."""
+    return min(0.0, call.began - last) + call.seconds
+
+
+def _hideable(call: _Call, began: float) -> float:
+    return min(call.seconds, max(0.0, call.demanded - began)) if call.pre_executable else 0.0

@@ -39,8 +39,10 @@ class TurnRow:
     _calls: int = 0
     _proposed: dict[int, GuessProposed] = field(default_factory=dict)
     _shown: GuessEnded | None = None
-    _served: int = 0
-    """Calls that guesses served."""
+    _served: bool = False
+    """Whether guesses served any call."""
+    _later_served: int = 0
+    """Calls after the first that guesses served."""
     _waiting: Waiting = field(default_factory=Waiting)
 
 
@@ -75,10 +77,8 @@ def turn_rows(events: Iterable[Event]) -> list[TurnRow]:
     for row in rows.values():
         if row._calls > 1:
             row.call += f" and {row._calls - 1} more"
-        if row._served > 1 and row.guess == SAME:
-            row.guess += f" and {row._served - 1} more"
-        elif row._served and not row.guess:
-            row.guess, row.ending, row.style = "a later call", "served", "green"
+        if row._later_served:
+            row.guess = f"{row.guess or '-'}, and {row._later_served} more in time"
         if row._served:
             row.saved_ms = row._waiting.result().saved * 1000
     return list(rows.values())
@@ -87,9 +87,10 @@ def turn_rows(events: Iterable[Event]) -> list[TurnRow]:
 def _show(row: TurnRow, ended: GuessEnded, secrets: Mapping[str, Collection[str]]) -> None:
     shown, proposed = row._shown, row._proposed.get(ended.guess)
     served = ended.ending in ("adopted", "joined")
-    row._served += served
+    row._served |= served
     if proposed is not None and proposed.index > 0:
-        return  # the row is about the turn's first call
+        row._later_served += served  # else the row is about the turn's first call
+        return
     if shown is not None and _weight(shown) > _weight(ended):
         return
     row._shown = ended
@@ -166,11 +167,11 @@ def verdict(speculation: Mapping[str, Any], *, wall_ms: float) -> str:
     boundaries, predicted = speculation["boundaries"], speculation["predicted"]
     if not boundaries:
         return "The model made no call, so there was nothing to guess."
-    if not predicted:
+    served = speculation["adopted"] + speculation["joined"]
+    if not predicted and not served:
         return f"No call was guessed in time; the model made calls in {_count(boundaries, 'turn')}."
     hit_at_1 = speculation["hit_at_1"] or 0.0
     hits = round(hit_at_1 * boundaries)
-    served = speculation["adopted"] + speculation["joined"]
     text = f"The speculator guessed {hits} of {_count(boundaries, 'call')} exactly (Hit@1 {percent(hit_at_1)}); "
     if not served:
         return text + "no result came early."
@@ -186,7 +187,7 @@ def _count(number: int, noun: str) -> str:
 def costs(speculation: Mapping[str, Any]) -> str:
     """Return what guessing cost, as a short list."""
     hidden = speculation["hidden_share"]
-    parts = [] if hidden is None else [f"hid {percent(hidden)} of the time that one guess ahead can hide"]
+    parts = [] if hidden is None else [f"hid {percent(hidden)} of what guesses can hide"]
     if speculation["wasted_ms"]:
         parts.append(f"{duration(speculation['wasted_ms'])} of tool time in vain")
     if speculation["slowdown_ms"]:

@@ -49,7 +49,7 @@ def estimate(turns: Iterable[AnsweredTurn], source: str, timing: Timing) -> Esti
             speculative += alone
             continue
         demand = generation * Shares.of(turn.message).calls[0]
-        ceiling += min(tools[0], demand)
+        ceiling += max(tools) - max([tools[0] - min(tools[0], demand), *tools[1:]])
         answer = answered.answers[source][0]
         hidden = 0.0
         if is_right(answered, answer, turn.toolset):

@@ -139,9 +139,9 @@ def sentence(told: ReportedRun) -> str:
         return f"Guessing was off; the model called tools in {_count(boundaries, 'turn')}."
     if not boundaries:
         return "The model called no tool, so there was nothing to guess."
-    if not ledger.predicted:
-        return f"No call was guessed in time; the model called tools in {_count(boundaries, 'turn')}."
     served = ledger.endings["adopted"] + ledger.endings["joined"]
+    if not ledger.predicted and not served:
+        return f"No call was guessed in time; the model called tools in {_count(boundaries, 'turn')}."
     early = f"{_count(served, 'result')} came early and hid {duration(ledger.saved_ms)} of waiting"
     return f"{hits} of {_count(boundaries, 'call')} guessed exactly; {early if served else 'no result came early'}."
 
@@ -149,7 +149,7 @@ def sentence(told: ReportedRun) -> str:
 def _tiles(ledger: Ledger) -> Iterator[dict[str, str]]:
     hits = Proportion(ledger.all.hits, ledger.boundaries)
     endings = [f"{number} {ending}" for ending, number in ledger.endings.items() if number]
-    hidden = "" if ledger.hidden_share is None else f"{percent(ledger.hidden_share)} of what one guess ahead can hide"
+    hidden = "" if ledger.hidden_share is None else f"{percent(ledger.hidden_share)} of what guesses can hide"
     yield {
         "name": "Hit@1",
         "value": percent(hits.share),

@@ -94,7 +94,7 @@ class Group:
 
     @property
     def hidden_share(self) -> float | None:
-        """Saved time over the most that one guess ahead could have hidden, at most 1; None where that is nothing."""
+        """Saved time over the most that guesses could have hidden, at most 1; None where that is nothing."""
         ceiling = self.sums["ceiling_ms"]
         return min(1.0, self.sums["saved_ms"] / ceiling) if ceiling > 0 else None
 

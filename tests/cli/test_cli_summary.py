@@ -99,10 +99,10 @@ def test_a_turn_whose_later_calls_came_early_too_says_so_and_shows_what_the_turn
     later = [GuessProposed(turn=0, at=0.1, guess=1, call=OTHER, confidence=0.8, source="counter", index=1)]
     ended = [GuessEnded(turn=0, at=0.4, guess=1, tool="find_order", **ADOPTED), finished(0, 1, guess=1)]
     (row,) = turn_rows([*turn(0, calls=2, **ADOPTED), *later, *ended])
-    assert (row.call, row.guess, row.confidence) == ("find_order(id=7) and 1 more", "the same and 1 more", 0.9)
+    assert (row.call, row.guess, row.confidence) == ("find_order(id=7) and 1 more", "the same, and 1 more in time", 0.9)
     assert row.saved_ms == pytest.approx(200.0)
     (row,) = turn_rows([*turn(0, calls=2, guess=None), *later, *ended])
-    assert (row.guess, row.ending) == ("a later call", "served")
+    assert (row.guess, row.saved_ms) == ("-, and 1 more in time", pytest.approx(200.0))
 
 
 def test_a_miss_shows_what_was_guessed_instead() -> None:
@@ -157,7 +157,15 @@ def test_of_several_guesses_of_a_turn_the_one_that_served_is_shown() -> None:
             "The speculator guessed 1 of 1 call exactly (Hit@1 100 %); "
             "1 result came early and saved 450 ms of a run that took 2.0 s.",
         ),
-        ({"predicted": 0, "hit_at_1": 0.0}, "No call was guessed in time; the model made calls in 4 turns."),
+        (
+            {"predicted": 0, "hit_at_1": 0.0, "adopted": 0, "joined": 0},
+            "No call was guessed in time; the model made calls in 4 turns.",
+        ),
+        (
+            {"predicted": 0, "hit_at_1": 0.0, "adopted": 1, "joined": 0},
+            "The speculator guessed 0 of 4 calls exactly (Hit@1 0 %); "
+            "1 result came early and saved 450 ms of a run that took 2.0 s.",
+        ),
         (
             {"boundaries": 0, "predicted": 0, "hit_at_1": None},
             "The model made no call, so there was nothing to guess.",
@@ -170,8 +178,7 @@ def test_one_sentence_says_what_guessing_did(changes: dict[str, Any], sentence: 
 
 def test_costs_name_only_what_there_was() -> None:
     assert costs(speculation()) == (
-        "hid 60 % of the time that one guess ahead can hide, 250 ms of tool time in vain, decoding 120 ms slower, "
-        "1 discarded, 1 refused"
+        "hid 60 % of what guesses can hide, 250 ms of tool time in vain, decoding 120 ms slower, 1 discarded, 1 refused"
     )
     quiet = speculation(hidden_share=None, wasted_ms=0.0, slowdown_ms=0.0, discarded=0, refused=0)
     assert costs(quiet) == ""

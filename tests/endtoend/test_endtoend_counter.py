@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import anyio
 import pytest
 from agent_runtime.speculator.counter import CounterPredictor
 from agent_runtime.speculator.errors import SpeculationInvalid
-from agent_runtime.tools import ToolCall
-from agent_runtime.tools.values import GuessEnded, GuessProposed
+from agent_runtime.tools import ToolCall, tool
+from agent_runtime.tools.values import GuessEnded, GuessProposed, GuessStarted
 from agent_runtime.traces.events import ProbeStarted
 from agent_runtime.traces.messages import ToolMessage
 
@@ -95,6 +96,41 @@ def test_the_second_call_of_a_turn_is_guessed_and_started_as_well(virtual, looku
         f"value of {keys[-1]}-1",
         f"value of {keys[-1]}-2",
     ]
+
+
+def test_a_read_behind_a_write_of_the_same_message_is_never_started_early(virtual, scripted):
+    """However often the agent has made just these calls: what it reads must be what the write left."""
+    notes: list[str] = []
+
+    @tool(effect="write")
+    async def note(text: str) -> str:
+        """Write a note down."""
+        notes.append(text)
+        await anyio.sleep(0.5)
+        return "noted"
+
+    @tool(effect="read")
+    async def read_notes() -> str:
+        """Read all notes."""
+        await anyio.sleep(0.5)
+        return " ".join(notes)
+
+    async def all_runs() -> list[RunResult]:
+        return [await agent.run(f"Note {key}.") for key in KEYS]
+
+    turns = []
+    for key in KEYS:
+        items = (Call(ToolCall("note", {"text": key})), Think("hm", delay=1.0), Call(ToolCall("read_notes")))
+        turns += [Turn(items=items), Turn(items=("Done.",))]
+    agent = scripted(*turns, tools=[note, read_notes], speculation=Speculation(predictor="counter"))
+    results = virtual(all_runs)
+    assert notes == KEYS
+    for number, result in enumerate(results):
+        told = [message.content for message in result.messages if isinstance(message, ToolMessage)]
+        assert told == ["noted", " ".join(KEYS[: number + 1])]
+        assert not any(isinstance(event, GuessStarted) for event in result.events)
+    refused = [event.reason for event in results[-1].events if isinstance(event, GuessEnded)]
+    assert "barrier" in refused
 
 
 def test_other_settings_begin_to_count_anew_and_the_same_go_on(virtual, lookup, scripted):

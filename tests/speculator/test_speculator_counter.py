@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -478,6 +481,41 @@ def test_showing_a_turns_calls_changes_nothing_for_good(messages: list[Message],
     assert shown == spared
     assert list(shown.values) == list(spared.values)
     assert all(list(shown.values[source]) == list(spared.values[source]) for source in spared.values)
+
+
+def test_a_call_that_can_not_be_taken_leaves_nothing_of_those_before_it() -> None:
+    shown, spared = Conversation(), Conversation()
+    for seen in (shown, spared):
+        seen.extend([UserMessage("Where is O-777?")])
+    endless: list[Any] = []
+    endless.append(endless)
+    made = [ToolCall("a", {"k": 1}), ToolCall("b", {"x": endless})]
+    with pytest.raises((RecursionError, ValueError)), shown.calling(made):
+        raise AssertionError("unreachable")
+    assert shown == spared
+
+
+def test_guesses_are_the_same_in_every_process() -> None:
+    """Words are a set, whose order differs from process to process."""
+    script = (
+        "from tests_counter import pairs, CounterPredictor; import hashlib, json;"
+        "print(hashlib.sha256(json.dumps(pairs(CounterPredictor()).to_json()).encode()).hexdigest())"
+    )
+    path = Path(__file__)
+    code = f"import importlib.util, sys; spec = importlib.util.spec_from_file_location('tests_counter', {str(path)!r});"
+    code += "module = importlib.util.module_from_spec(spec); sys.modules['tests_counter'] = module;"
+    code += f"spec.loader.exec_module(module); exec({script!r})"
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in (1, 2, 3)
+    }
+    assert len(told) == 1
 
 
 def test_results_nested_without_end_are_passed_over(learned: CounterPredictor) -> None:

@@ -352,3 +352,49 @@ def test_settings_are_a_value_and_plain_json_for_the_trace() -> None:
     assert json.loads(json.dumps(plain)) == plain
     assert (plain["predictor"], plain["allow_idempotent"], plain["limits"]["in_flight"]) == ("none", ["a", "b"], 2)
     assert Speculation() == Speculation() and Speculation().to_json()["predictor"] == "self"
+
+
+def test_only_guesses_that_met_their_own_call_teach_how_far_confidences_can_be_believed() -> None:
+    """A later call's guess may be proposed and refused after the first call is known: that proves nothing of it."""
+    policy = Policy(Speculation())
+    for number in range(30):
+        begun = [
+            TurnStarted(turn=number, at=0),
+            CallDemanded(turn=number, at=0, index=0, call=CALL, pre_executable=True),
+            GuessProposed(turn=number, at=0, guess=number, call=CALL, confidence=0.9, source="counter", index=1),
+            GuessEnded(turn=number, at=0, guess=number, ending="refused", reason="barrier", tool="look"),
+        ]
+        for event in begun:
+            policy.observe(event)
+    assert policy.estimates.calibration.probability(0.9) == pytest.approx(0.9)
+    for number in range(30, 60):
+        met = [
+            TurnStarted(turn=number, at=0),
+            GuessProposed(turn=number, at=0, guess=number, call=CALL, confidence=0.9, source="counter", index=1),
+            CallDemanded(turn=number, at=0, index=0, call=CALL, pre_executable=True),
+            CallDemanded(turn=number, at=0, index=1, call=CALL, pre_executable=True),
+            GuessEnded(turn=number, at=0, guess=number, ending="discarded", reason="miss", tool="look"),
+        ]
+        for event in met:
+            policy.observe(event)
+    assert policy.estimates.calibration.probability(0.9) < 0.2
+
+
+def test_a_probe_is_not_credited_with_what_was_guessed_without_it() -> None:
+    events = [
+        TurnStarted(turn=0, at=0),
+        ProbeStarted(turn=0, at=0, probe=0, position=0, placement="beside"),
+        ProbeFinished(turn=0, at=0, probe=0, completed=True, call=None, probe_ms=20.0),
+        CallDemanded(turn=0, at=0.1, index=0, call=CALL, pre_executable=True),
+        GuessProposed(turn=0, at=0.1, guess=0, call=CALL, confidence=0.9, source="counter", index=1),
+        CallFinished(turn=0, at=0.2, index=0, tool="look", outcome=Outcome("ok", "", 0.1, 0.2)),
+        CallDemanded(turn=0, at=0.4, index=1, call=CALL, pre_executable=True),
+        GuessEnded(turn=0, at=0.4, guess=0, ending="adopted", tool="look", matched=True, lead_ms=300.0, saved_ms=300.0),
+        CallFinished(turn=0, at=0.4, index=1, tool="look", outcome=Outcome("ok", "", 0.1, 0.4), guess=0),
+        TurnFinished(turn=0, at=0.4),
+    ]
+    policy = Policy(Speculation())
+    for event in events:
+        policy.observe(event)
+    (turn,) = policy.estimates.turns["beside"]
+    assert (turn.saved_ms, turn.served) == (0.0, False)

@@ -38,12 +38,21 @@ class Calls:
     def __init__(self) -> None:
         self.seen: list[tuple[Any, ...]] = []
         self.predictions: list[Prediction] = []
+        self.withdrawn: list[int] = []
+        self.without_room: list[ToolCall] = []
+        """Calls whose guesses the dispatcher doesn't start."""
         self.suggested: list[ToolCall] = []
 
     def propose(self, prediction: Prediction) -> int:
         self.predictions.append(prediction)
         self.seen.append(("propose", prediction.call))
         return len(self.seen)
+
+    def is_started(self, prediction: Prediction) -> bool:
+        return ("propose", prediction.call) in self.seen and prediction.call not in self.without_room
+
+    def withdraw(self, index: int) -> None:
+        self.withdrawn.append(index)
 
     def refuse(self, prediction: Prediction, reason: str) -> int:
         self.predictions.append(prediction)
@@ -282,12 +291,15 @@ def test_a_chain_that_gets_too_unlikely_is_taken_up_once_its_beginning_has_come_
 
 def test_after_another_call_than_the_guessed_one_its_own_followers_are_guessed() -> None:
     async def main() -> None:
-        quick = Quick(first=(A, 0.9), a=(B, 0.9), c=(A, 0.9))
+        quick = Quick(first=(A, 0.9), a=(B, 0.9), c=(A, 0.9), c_a=(B, 0.9))
         made, calls, _ = guessing(NoPredictor(), quick=quick)
         guess_at_once(made)
         await lead_through(made, C)
-        assert proposed(calls) == [("a", 0, 0.9), ("b", 1, 0.81), ("a", 1, 0.9)]
+        assert proposed(calls) == [("a", 0, 0.9), ("b", 1, 0.81), ("a", 1, 0.9), ("b", 2, 0.81)]
         assert calls.suggested == [A, A]
+        assert calls.withdrawn == [2, 3], (
+            "what followed from the wrong guess is given up, but for what is guessed again"
+        )
 
     virtual(main)
 
@@ -346,3 +358,17 @@ async def test_a_counter_that_breaks_in_the_middle_of_a_turn_is_told_and_ends_no
     with caplog.at_level(logging.WARNING):
         assert guess_at_once(made)
     assert len(calls.predictions) == 1 and "miscounted" in caplog.text
+
+
+def test_a_guess_for_which_there_was_no_room_is_tried_again_when_its_turn_comes() -> None:
+    async def main() -> None:
+        quick = Quick(first=(A, 0.9), a=(B, 0.9), a_b=(C, 0.9))
+        made, calls, _ = guessing(NoPredictor(), quick=quick)
+        calls.without_room.append(B)
+        guess_at_once(made)
+        assert proposed(calls) == [("a", 0, 0.9), ("b", 1, 0.81)], "nothing is built on what wasn't started"
+        calls.without_room.clear()
+        await lead_through(made, A)
+        assert proposed(calls)[2:] == [("b", 1, 0.9), ("c", 2, 0.81)]
+
+    virtual(main)

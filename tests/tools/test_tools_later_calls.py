@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from agent_runtime.tools import CallFinished, GuessEnded, GuessStarted, MalformedCall, Prediction, ToolCall, tool
+from agent_runtime.tools import (
+    CallFinished,
+    Gate,
+    GuessEnded,
+    GuessLimits,
+    GuessStarted,
+    MalformedCall,
+    Prediction,
+    ToolCall,
+    tool,
+)
 
 
 @pytest.fixture
@@ -141,7 +151,7 @@ def test_no_guess_serves_a_call_behind_a_barrier(virtual, make_rig, desk, barrie
             turn.propose(guess(look("b"), 1))
             turn.demand(look("b"))
             await turn.commit()
-        assert rig.endings == [("cancelled", "after_barrier"), ("refused", "after_barrier")]
+        assert rig.endings == [("cancelled", "barrier"), ("refused", "barrier")]
         assert called == [("look", "b"), (barrier.name, barrier.arguments.get("what", "")), ("look", "b")]
 
     virtual(main)
@@ -159,8 +169,84 @@ def test_a_guess_of_a_barrier_stops_guesses_behind_it(virtual, make_rig, desk):
             turn.demand(look("a"))
             turn.demand(look("b"))
             await turn.commit()
-        assert rig.endings == [("refused", "after_barrier"), ("refused", "effect")]
+        assert rig.endings == [("refused", "barrier"), ("refused", "effect")]
         assert rig.of(GuessStarted) == []
+
+    virtual(main)
+
+
+def test_an_idempotent_write_is_not_started_before_the_reads_ahead_of_it(virtual, make_rig):
+    """Opted in, it may start early as a turn's first call; behind others it would change what they read."""
+    state = ["old"]
+
+    @tool(effect="read")
+    async def get() -> str:
+        """Get."""
+        return state[0]
+
+    @tool(effect="idempotent")
+    async def put(value: str) -> str:
+        """Put."""
+        state[0] = value
+        return "done"
+
+    async def main():
+        async with make_rig([get, put], gate=Gate(allow_idempotent=True)).running() as rig:
+            turn = rig.turn()
+            turn.propose(guess(ToolCall("get"), 0))
+            turn.propose(guess(ToolCall("put", {"value": "new"}), 1))
+            await anyio.sleep(1)
+            turn.demand(ToolCall("get"))
+            turn.demand(ToolCall("put", {"value": "new"}))
+            outcomes = await turn.commit()
+        assert [outcome.content for outcome in outcomes] == ["old", "done"]
+        assert rig.endings == [("refused", "barrier"), ("adopted", None)]
+
+    virtual(main)
+
+
+def test_guesses_of_later_calls_leave_a_place_for_another_of_the_first(virtual, make_rig, desk):
+    tools, _ = desk
+
+    async def main():
+        async with make_rig(tools, limits=GuessLimits(in_flight=3)).running() as rig:
+            turn = rig.turn()
+            for index, at in enumerate("abc"):
+                turn.propose(guess(look(at), index))
+            assert [turn.is_started(guess(look(at), index)) for index, at in enumerate("abc")] == [True, True, False]
+            await anyio.sleep(1)
+            turn.propose(guess(look("d"), 0))
+            assert turn.is_started(guess(look("d"), 0)) and not turn.is_started(guess(look("a"), 0))
+            await anyio.sleep(1)
+            turn.demand(look("d"))
+            turn.propose(guess(look("e"), 2))
+            assert turn.is_started(guess(look("e"), 2)), "the first call needs no place any more"
+            turn.demand(look("b"))
+            turn.demand(look("e"))
+            await turn.commit()
+        assert rig.endings == [
+            ("cancelled", "superseded"),
+            ("refused", "in_flight_budget"),
+            *[("joined", None)] * 3,
+        ]
+
+    virtual(main)
+
+
+def test_guesses_that_follow_from_a_wrong_one_can_be_withdrawn(virtual, make_rig, desk):
+    tools, _ = desk
+
+    async def main():
+        async with make_rig(tools).running() as rig:
+            turn = rig.turn()
+            for index, at in enumerate("abc"):
+                turn.propose(guess(look(at), index))
+            await anyio.sleep(1)
+            turn.demand(look("a"))
+            turn.withdraw(2)
+            turn.demand(look("b"))
+            await turn.commit()
+        assert rig.endings == [("cancelled", "withdrawn"), ("joined", None), ("joined", None)]
 
     virtual(main)
 

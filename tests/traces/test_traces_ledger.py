@@ -430,3 +430,61 @@ def test_only_guesses_of_the_first_call_stand_at_the_boundary() -> None:
     (turn,) = ledger(two_calls(1)).turns
     assert (turn.standing, turn.hit, turn.served, turn.lead_ms) == (None, False, None, None)
     assert [(guess.index, guess.served) for guess in turn.guesses] == [(1, True)]
+
+
+def timeline(*calls: tuple[float, float, float, dict[str, Any]]) -> Any:
+    """A turn whose message ends at 2 s, of calls (demand, start, seconds, what is special); return its ledger."""
+    events = begin(0, 0.0)
+    for index, (at, _, _, special) in enumerate(calls):
+        barrier = special.get("effect", "read") != "read" or special.get("sequential", False)
+        lead = special.get("lead")
+        if lead is not None:
+            call = GuessProposed(turn=0, at=0.0, guess=index, call=ORDER, confidence=0.9, source="self", index=index)
+            events += [call, GuessStarted(turn=0, at=0.0, guess=index, tool="order")]
+        events.append(
+            CallDemanded(
+                turn=0, at=at, index=index, call=ORDER, pre_executable=not barrier or lead is not None, barrier=barrier
+            )
+        )
+    events += generated(0, 2.0, 0.0)
+    for index, (at, start, seconds, special) in enumerate(calls):
+        lead = special.get("lead")
+        if lead is not None:
+            events += end(0, at, index, "joined", matched=True, executed=True, lead_ms=lead * 1000)
+        elif "effect" in special:
+            events.append(CallStarted(turn=0, at=start, index=index, tool="order", effect=special["effect"]))
+        outcome = Outcome(special.get("status", "ok"), "{}", start, start + seconds)
+        guess = index if lead is not None else None
+        events.append(CallFinished(turn=0, at=start + seconds, index=index, tool="order", outcome=outcome, guess=guess))
+    (turn,) = ledger([*events, *over(0, 9.0)]).turns
+    return turn
+
+
+WRITE: dict[str, Any] = {"effect": "write"}
+
+
+@pytest.mark.parametrize(
+    ("calls", "wait", "saved"),
+    [
+        # a write of 1 s, and a call after it that is malformed: nothing but the write takes time
+        ([(0.0, 2.0, 1.0, WRITE), (0.5, 0.5, 0.0, {"status": "invalid_arguments"})], 1000, 0),
+        # a read that a person approves once the message is there, beside one that was guessed
+        ([(0.0, 2.0, 2.0, {}), (2.0, 1.0, 1.0, {"lead": 1.0})], 2000, 0),
+        # the same after a minute's thought of that person: nobody's tool time
+        ([(2.0, 62.0, 2.0, {})], 2000, 0),
+        # an idempotent write, opted in and guessed, and a read behind it
+        ([(1.0, 0.0, 1.0, {"effect": "idempotent", "lead": 1.0}), (1.0, 1.0, 2.0, {})], 3000, 1000),
+        # a read that waits for another's place from 1.0 to 1.5 s: that half second is no tool's time
+        ([(0.5, 0.5, 1.0, {}), (1.0, 1.5, 1.0, {})], 1000, 0),
+        # a read behind a sequential one runs after it
+        ([(1.0, 1.0, 1.0, {"sequential": True}), (1.0, 2.0, 1.0, {})], 2000, 0),
+        # two writes, the second approved a minute later
+        ([(1.0, 2.0, 1.0, WRITE), (2.0, 63.0, 1.0, WRITE)], 2000, 0),
+        # a read that was cancelled before it ran
+        ([(1.0, 1.0, 0.0, {"status": "cancelled"}), (2.0, 2.0, 1.0, {})], 1000, 0),
+    ],
+)
+def test_what_a_turn_waits_for_follows_from_what_ran_when(calls: list[Any], wait: float, saved: float) -> None:
+    turn = timeline(*calls)
+    assert (turn.t_wait_ms, turn.saved_ms) == pytest.approx((wait, saved))
+    assert turn.saved_ms <= turn.ceiling_ms + 1e-6 <= turn.t_wait_ms + 2e-6

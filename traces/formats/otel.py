@@ -146,6 +146,7 @@ class _Spans:
         if proposed is not None:
             attributes["agent_runtime.guess.confidence"] = proposed.confidence
             attributes["agent_runtime.guess.source"] = proposed.source
+            attributes["agent_runtime.guess.index"] = proposed.index
             if self._content:
                 attributes["gen_ai.tool.call.arguments"] = _json(dict(proposed.call.arguments))
         start = self._started.get(event.guess, proposed.at if proposed is not None else event.at)

@@ -1,6 +1,6 @@
 """Writes runs as a Parquet table for data frames: a row per call, with what guessing did for it.
 
-A turn without calls has one row, without tool. What was guessed stands in the row of the turn's first call.
+A turn without calls has one row, without tool. What a turn saved and wasted stands in the row of its first call.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def _rows(run: RecordedRun) -> Iterator[dict[str, Any]]:
             "text": turn.message.text,
             "generation_s": turn.generation_s,
         }
-        guessed = _guessed(ledgers.get(number))
+        guessed = ledgers.get(number)
         for index, (call, result) in enumerate(zip(turn.message.calls, turn.results, strict=True)):
             ended = finished.get((number, index))
             called = isinstance(call, ToolCall)
             yield (
                 about
                 | said
-                | (guessed if index == 0 else {})
+                | ({} if guessed is None else _guessed(guessed) if index == 0 else _guessed_later(guessed, index))
                 | {
                     "index": index,
                     "tool": call.name if isinstance(call, ToolCall) else None,
@@ -87,9 +87,8 @@ def _rows(run: RecordedRun) -> Iterator[dict[str, Any]]:
             yield about | said
 
 
-def _guessed(turn: TurnLedger | None) -> dict[str, Any]:
-    if turn is None:
-        return {}
+def _guessed(turn: TurnLedger) -> dict[str, Any]:
+    """Return what was guessed of a turn's first call, and what guessing did for the turn."""
     guess = turn.standing.call if turn.standing is not None else None
     return {
         "source": turn.source,
@@ -105,6 +104,25 @@ def _guessed(turn: TurnLedger | None) -> dict[str, Any]:
         "saved_ms": turn.saved_ms,
         "wasted_ms": turn.wasted_ms,
         "slowdown_ms": turn.slowdown_ms,
+    }
+
+
+def _guessed_later(turn: TurnLedger, index: int) -> dict[str, Any]:
+    """Return what was guessed of a later call: the guess that served it, else the last one."""
+    guesses = [guess for guess in turn.guesses if guess.index == index]
+    if not guesses:
+        return {}
+    guess = next((guess for guess in guesses if guess.served), guesses[-1])
+    return {
+        "source": guess.source,
+        "ending": guess.ending,
+        "reason": guess.reason,
+        "guessed_tool": guess.call.name,
+        "guessed_arguments": _json(guess.call.arguments),
+        "hit": guess.matched,
+        "hit_name": guess.matched_name,
+        "confidence": guess.confidence,
+        "lead_ms": guess.lead_ms,
     }
 
 

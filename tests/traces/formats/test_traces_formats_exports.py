@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import builtins
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_runtime.tools.values import GuessProposed
 from agent_runtime.traces.formats import MissingExtra, RecordedRun, emit_spans, perfetto, read, write
 
 
@@ -176,6 +178,21 @@ def test_a_table_has_a_row_per_call_and_per_turn_without_one(tmp_path: Path, rec
     assert (first["hit"], first["saved_ms"], first["confidence"]) == (True, 140.0, 0.75)
     assert first["started"] == recorded.info.started_at
     assert rows[3]["result_status"] == "error"
+
+
+def test_a_tables_row_of_a_later_call_tells_what_was_guessed_of_it(tmp_path: Path, recorded: RecordedRun) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    events = [
+        replace(event, index=2) if isinstance(event, GuessProposed) and event.turn == 1 else event
+        for event in recorded.events
+    ]
+    write([replace(recorded, events=tuple(events))], tmp_path / "a.parquet", "parquet")
+    rows = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    assert [(row["index"], row["ending"], row["saved_ms"] is None) for row in rows[1:4]] == [
+        (0, None, False),
+        (1, None, True),
+        (2, "refused", True),
+    ]
 
 
 @pytest.mark.parametrize(
