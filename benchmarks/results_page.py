@@ -335,7 +335,8 @@ def _decode(folder: Path) -> list[str]:
     ]
     return [
         "## How fast is the engine?\n",
-        f"Batch 1, no drafts, {figures.get('unit', 'us per token')}; the floor is the model's matrix products alone.\n",
+        f"Batch 1, no drafts, {figures.get('unit', 'us per token')}; the floor is the model's matrix products alone as "
+        "the library stores them, `products` those of the executor, by NumPy where that runs single tokens.\n",
         table(["figure", "value"], rows),
         _made(kept["command"], kept),
     ]

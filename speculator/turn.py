@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -134,9 +133,11 @@ def guess_at_once(guessing: Guessing) -> bool:
 
 async def guess_later_calls(guessing: Guessing) -> None:
     """Guess what follows each call of the message, as soon as that is complete, if nobody has guessed it yet."""
-    for count in itertools.count(1):
-        await guessing.progress.called(count)
+    seen = 0
+    while True:
+        await guessing.progress.called(seen + 1)
         made = guessing.progress.calls
+        seen = len(made)
         calls = [call for call in made if isinstance(call, ToolCall)]
         if len(calls) < len(made):
             return  # what follows a malformed call was never seen

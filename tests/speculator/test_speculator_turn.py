@@ -372,3 +372,20 @@ def test_a_guess_for_which_there_was_no_room_is_tried_again_when_its_turn_comes(
         assert proposed(calls)[2:] == [("b", 1, 0.9), ("c", 2, 0.81)]
 
     virtual(main)
+
+
+def test_calls_that_are_complete_at_the_same_moment_are_looked_at_once() -> None:
+    async def main() -> None:
+        quick = Quick(a_b=(C, 0.4))
+        made, calls, _ = guessing(NoPredictor(), quick=quick)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(guess_later_calls, made)
+            await wait_all_tasks_blocked()
+            made.progress.demand(A)
+            made.progress.demand(B)
+            await wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+        assert quick.asked == [("a", "b")]
+        assert calls.seen == [("refuse", C, "low_confidence")]
+
+    virtual(main)
