@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from .counter_choice import Chooser, Feature
+from .counter_choice import HINT, Chooser, Feature
 from .counter_conversation import IN_AGENT, IN_USER, Conversation, Seat, Source
 from .counter_json import Key
 from .counter_sources import ArgumentCounts
@@ -87,7 +87,7 @@ def features(candidate: Candidate) -> list[Feature]:
             (tool, argument, "named", candidate.constant, candidate.named),
             (tool, argument, "constant used", use),
         ]
-        found += [(tool, argument, "said", candidate.constant, word) for word in sorted(candidate.said)]
+        found += [(HINT, tool, argument, candidate.constant, word) for word in sorted(candidate.said)]
     else:
         found = [
             ("rate", candidate.rate),

@@ -24,8 +24,10 @@ DECAY = 0.001
 """How strongly a weight is pulled back to where it started, per step."""
 SETTLED = 0.005
 """Errors of a probability below this teach nothing."""
-MOST_WEIGHTS = 50_000
-"""Features that have weights; what is met later has none."""
+HINT = "hint"
+"""Begins features of which there may be as many as there are words."""
+MOST_HINTS = 20_000
+"""Such features that have weights; what is met later has none."""
 MOST_SCORES = 20_000
 """Scores kept until the next step; conversations ask for the same ones again and again."""
 
@@ -45,6 +47,7 @@ class Weights:
         self._decay = decay
         self._weights: dict[Feature, float] = dict(self._start)
         self._squares: dict[Feature, float] = {}
+        self._hints = 0
 
     @property
     def known(self) -> Mapping[Feature, float]:
@@ -63,8 +66,10 @@ class Weights:
         """Move one weight against the slope of the loss."""
         weight = self._weights.get(feature)
         if weight is None:
-            if len(self._weights) >= MOST_WEIGHTS:
-                return
+            if isinstance(feature, tuple) and feature[0] == HINT:
+                if self._hints >= MOST_HINTS:
+                    return
+                self._hints += 1
             weight = 0.0
         slope += self._decay * (weight - self._start.get(feature, 0.0))
         square = self._squares.get(feature, FIRST_SQUARE) + slope * slope
@@ -80,6 +85,7 @@ class Weights:
         for feature, weight, square in rows:
             self._weights[as_feature(feature)] = weight
             self._squares[as_feature(feature)] = square
+        self._hints = sum(isinstance(feature, tuple) and feature[0] == HINT for feature in self._weights)
 
 
 class Chooser(Generic[Signature]):

@@ -63,8 +63,9 @@ class Policy:
     def __init__(self, speculation: Speculation | None, *, estimates: Estimates | None = None) -> None:
         self._settings = speculation
         self.estimates = estimates or Estimates()
-        self._confidences: dict[int, tuple[float, int]] = {}
-        """Of guesses that haven't ended, with the call each is of."""
+        self._confidences: dict[int, float] = {}
+        """Of first calls' guesses that haven't ended. Those of later calls end with what they followed from, so that
+        they would teach the wrong thing."""
         self._probes: dict[int, ProbePlacement] = {}
         self._turn = _Turn()
         self._place = ""
@@ -155,8 +156,9 @@ class Policy:
                     turn.waited_ms += event.probe_ms
                 elif event.completed:
                     known.probe.add(event.probe_ms)
+                turn.asked = event.source
             case GenerationFinished():
-                turn.written = True
+                turn.compared = True
                 turn.generation_ms, turn.tokens = event.generation_ms, event.completion_tokens
                 turn.kind = (bool(event.calls), event.thinking_tokens > 0)
                 turn.slowdown_ms = event.slowdown_ms
@@ -165,23 +167,24 @@ class Policy:
                 if turn.beside:
                     known.slowdown.add(event.slowdown_ms / turn.beside)
             case GuessProposed():
-                self._confidences[event.guess] = (event.confidence, event.index)
                 if event.index == 0:
+                    self._confidences[event.guess] = event.confidence
                     turn.first = turn.first or event
                     turn.of_first.add(event.guess)
+                    if event.source == turn.asked:
+                        turn.of_probes.add(event.guess)
             case GuessEnded():
                 if event.guess in turn.of_first:
                     turn.blocked = event.ending == "refused" and event.reason in CONTRACT
-                    turn.first_served |= event.ending in ("adopted", "joined")
-                confidence, index = self._confidences.pop(event.guess, (None, 0))
-                compared = turn.written or index < turn.demanded
-                if confidence is not None and compared and event.ending not in ("cancelled", "late"):
+                    turn.probe_served |= event.guess in turn.of_probes and event.ending in ("adopted", "joined")
+                confidence = self._confidences.pop(event.guess, None)
+                if confidence is not None and turn.compared and event.ending not in ("cancelled", "late"):
                     known.calibration.add(confidence, event.matched)
                 turn.waiting.add(event)
             case CallDemanded():
-                turn.demanded = event.index + 1
                 turn.waiting.add(event)
                 if event.index == 0:
+                    turn.compared = True
                     turn.early = event.pre_executable
                     turn.first_right = self._is_right(turn.first, event)
             case CallFinished():
@@ -224,13 +227,14 @@ class _Turn:
     of_first: set[int] = field(default_factory=set)
     """Guesses of the turn's first call."""
     first_right: bool = False
-    first_served: bool = False
-    """Whether one of them served it."""
-    demanded: int = 0
-    """Calls of the turn that are known."""
-    written: bool = False
-    """Whether the message is complete. A guess that ends before its own call is known (superseded, repeated) proves
-    nothing."""
+    asked: str = ""
+    """Whom the turn's probes asked."""
+    of_probes: set[int] = field(default_factory=set)
+    """Of these, the ones that probes made."""
+    probe_served: bool = False
+    """Whether one of those served it."""
+    compared: bool = False
+    """Whether it is known what the agent does: proposals that end earlier (superseded, repeated) prove nothing."""
     early: bool = True
     """Whether the first call may be pre-executed."""
     waited_ms: float = 0.0
@@ -242,8 +246,8 @@ class _Turn:
     waiting: Waiting = field(default_factory=Waiting)
 
     def as_probed(self) -> ProbedTurn:
-        # What followed from a guess that didn't serve would have been guessed without the probe as well.
-        saved_ms = self.waiting.result().saved * 1000 if self.first_served else 0.0
+        # What others guessed, and what followed from that, would have been guessed without the probe as well.
+        saved_ms = self.waiting.result().saved * 1000 if self.probe_served else 0.0
         return ProbedTurn(
             arm=self.arm,
             place=self.place,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -108,6 +109,8 @@ class Guessing:
     standing: Guess | None = None
     chain: list[ToolCall] = field(default_factory=list)
     """The calls that are expected, from the first on: those that were made or whose guesses were started."""
+    chances: list[float] = field(default_factory=list)
+    """How likely each of them is once those before it have come."""
     chain_ends: bool = False
     """Whether nothing is expected to follow the chain, as far as `quick` knows."""
     probes: int = 0
@@ -143,33 +146,37 @@ async def guess_later_calls(guessing: Guessing) -> None:
             return  # what follows a malformed call was never seen
         if guessing.chain[: len(calls)] != calls:
             _begin_chain(guessing, calls, 1.0)
-        elif len(guessing.chain) > len(calls):
+            continue
+        if len(guessing.chain) > len(calls):
             guessing.suggest(guessing.messages, guessing.chain[len(calls)])
-        else:
-            _guess_on(guessing, 1.0)
+        _guess_on(guessing, math.prod(guessing.chances[len(calls) :]))
 
 
 def _begin_chain(guessing: Guessing, calls: list[ToolCall], confidence: float) -> None:
     """Expect other calls than before, and give up the guesses that followed from those."""
-    guessing.chain, guessing.chain_ends = calls, False
-    _guess_on(guessing, confidence)
-    guessing.calls.withdraw(len(guessing.chain))
+    guessing.chain, guessing.chances, guessing.chain_ends = calls, [confidence] + [1.0] * (len(calls) - 1), False
+    guessing.calls.withdraw(_guess_on(guessing, confidence))
 
 
-def _guess_on(guessing: Guessing, confidence: float) -> None:
-    """Guess what follows the chain, whose own confidence is given, as long as starting that is worth it."""
+def _guess_on(guessing: Guessing, confidence: float) -> int:
+    """Guess what follows the chain, whose own confidence is given, as long as starting that is worth it.
+
+    Return the index of the first call of which nothing is guessed.
+    """
     while guessing.quick is not None and not guessing.chain_ends and len(guessing.chain) < MOST_CALLS:
         guess = _ask_quick(guessing, guessing.chain)
         if guess is None or guess.call is None:
             guessing.chain_ends = True
-            return
+            break
         confidence *= guess.confidence
         index = len(guessing.chain)
         if index == len(guessing.progress.calls):
             guessing.suggest(guessing.messages, guess.call)
         if not _start(guessing, Prediction(guess.call, confidence, guessing.quick.source, index)):
-            return
+            return index + 1
         guessing.chain.append(guess.call)
+        guessing.chances.append(guess.confidence)
+    return len(guessing.chain)
 
 
 def _ask_quick(guessing: Guessing, after: Sequence[ToolCall]) -> Guess | None:

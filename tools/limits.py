@@ -14,7 +14,8 @@ class GuessLimits:
     """
 
     in_flight: int = 4
-    """Guessed executions at the same time, those included that were given up and still run in a thread."""
+    """Guessed executions at the same time, those included that were given up and still run in a thread. Guesses of a
+    turn's later calls leave one of the places free until the first call is there."""
     wasted_calls: int = 32
     """Executions that served nothing; then guessing stops."""
     wasted_seconds: float = 120.0

@@ -129,7 +129,7 @@ class TurnLedger:
 
     @property
     def ending(self) -> Ending | None:
-        """How the standing prediction ended, else the turn's last guess."""
+        """How the standing prediction ended, else the last guess of the first call."""
         shown = self.shown
         return shown.ending if shown else None
 
@@ -290,7 +290,7 @@ class TurnFold:
         return 0.0 if end is None else self._since_start(end.at)
 
     def _wasted_tokens(self, guesses: tuple[GuessRecord, ...]) -> int:
-        served = {guess.call.canonical() for guess in guesses if guess.served}
+        served = {guess.call.canonical() for guess in guesses if guess.served and guess.index == 0}
         wasted = 0
         for probe in self._probes:
             key = probe.call.canonical() if probe.completed and probe.call is not None else None

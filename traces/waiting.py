@@ -84,8 +84,8 @@ class Waiting:
         last = calls[-1].demanded
         first, *behind = _segments(calls)
         without = _wait(_end(call, last) for call in first)
-        guessed = _wait(_end(call, last) - min(call.seconds, call.lead) for call in first)
-        best = _wait(_end(call, last) - _hideable(call, began) for call in first)
+        guessed = _wait(_end(call, last) - min(call.seconds, _lead(call, last)) for call in first)
+        best = _wait(_end(call, last) - min(call.seconds, _most_lead(call, began, last)) for call in first)
         return Waited(
             without=without + sum(max(call.seconds for call in segment) for segment in behind),
             saved=without - guessed,
@@ -116,8 +116,19 @@ def _wait(ends: Iterable[float]) -> float:
 
 def _end(call: _Call, last: float) -> float:
     """Return when a call ends by itself, after the last demand; what is held back until then begins then."""
-    return min(0.0, call.began - last) + call.seconds
+    return min(0.0, _begin(call, last) - last) + call.seconds
 
 
-def _hideable(call: _Call, began: float) -> float:
-    return min(call.seconds, max(0.0, call.demanded - began)) if call.pre_executable else 0.0
+def _begin(call: _Call, last: float) -> float:
+    """Return when a call begins by itself; a write that a guess served would have waited for the message's end."""
+    return last if call.served and call.barrier else call.began
+
+
+def _lead(call: _Call, last: float) -> float:
+    """Return by how much a call began earlier than by itself."""
+    return call.lead + max(0.0, _begin(call, last) - call.demanded) if call.served else 0.0
+
+
+def _most_lead(call: _Call, began: float, last: float) -> float:
+    """Return by how much it could have begun earlier."""
+    return max(0.0, (last if call.barrier else call.demanded) - began) if call.pre_executable else 0.0

@@ -7,8 +7,9 @@ import math
 import random
 
 import pytest
+from agent_runtime.speculator import counter_choice
 from agent_runtime.speculator.counter_calibration import Calibrator, ReliabilityTable
-from agent_runtime.speculator.counter_choice import Chooser
+from agent_runtime.speculator.counter_choice import HINT, Chooser, Weights
 from agent_runtime.speculator.counter_conversation import (
     EARLIER_USER,
     IN_AGENT,
@@ -199,6 +200,20 @@ def test_a_chooser_learns_which_feature_is_right_and_leaves_room_for_none() -> N
     for _ in range(400):
         chooser.learn(["a", "b"], [])
     assert sum(chooser.probabilities(["a", "b"])) < 0.2
+
+
+def test_hints_can_not_crowd_out_what_is_met_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words are without end, the features of tools and arguments are not."""
+    monkeypatch.setattr(counter_choice, "MOST_HINTS", 3)
+    weights = Weights()
+    for number in range(10):
+        weights.descend((HINT, "tool", number), -1.0)
+    weights.descend(("tool", "new"), -1.0)
+    loaded = Weights()
+    loaded.load(weights.to_json())
+    loaded.descend((HINT, "tool", 11), -1.0)
+    for known in (weights.known, loaded.known):
+        assert set(known) == {(HINT, "tool", 0), (HINT, "tool", 1), (HINT, "tool", 2), ("tool", "new")}
 
 
 def test_several_candidates_may_be_right_alike() -> None:

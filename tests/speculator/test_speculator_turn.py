@@ -280,11 +280,27 @@ def test_a_chain_that_gets_too_unlikely_is_taken_up_once_its_beginning_has_come_
         made, calls, _ = guessing(NoPredictor(), quick=quick)
         guess_at_once(made)
         assert [kind for kind, *_ in calls.seen] == ["propose", "refuse"]
+        assert calls.withdrawn == [2], "what is put aside may still turn out right"
         await lead_through(made, A, B)
         assert [kind for kind, *_ in calls.seen] == ["propose", "refuse", "propose"]
         assert proposed(calls)[2:] == [("b", 1, 0.6)]
         assert calls.suggested == [A, B]
         assert quick.asked == [(), ("a",), ("a",), ("a", "b")]
+
+    virtual(main)
+
+
+def test_a_chain_grows_as_its_beginning_comes_true() -> None:
+    """c is too unlikely while a may not come, and is not once it has, long before b is there."""
+
+    async def main() -> None:
+        quick = Quick(first=(A, 0.8), a=(B, 0.8), a_b=(C, 0.75))
+        made, calls, _ = guessing(NoPredictor(), quick=quick)
+        guess_at_once(made)
+        assert [kind for kind, *_ in calls.seen] == ["propose", "propose", "refuse"]
+        await lead_through(made, A)
+        assert [kind for kind, *_ in calls.seen[3:]] == ["propose"]
+        assert proposed(calls)[3:] == [("c", 2, 0.6)]
 
     virtual(main)
 

@@ -472,6 +472,8 @@ WRITE: dict[str, Any] = {"effect": "write"}
         ([(0.0, 2.0, 2.0, {}), (2.0, 1.0, 1.0, {"lead": 1.0})], 2000, 0),
         # the same after a minute's thought of that person: nobody's tool time
         ([(2.0, 62.0, 2.0, {})], 2000, 0),
+        # the same where the read comes only with the message's end: the write would have waited for that
+        ([(1.0, 0.0, 1.0, {"effect": "idempotent", "lead": 1.0}), (2.0, 2.0, 0.5, {})], 1500, 1000),
         # an idempotent write, opted in and guessed, and a read behind it
         ([(1.0, 0.0, 1.0, {"effect": "idempotent", "lead": 1.0}), (1.0, 1.0, 2.0, {})], 3000, 1000),
         # a read that waits for another's place from 1.0 to 1.5 s: that half second is no tool's time

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
-from agent_runtime.tools.values import CallFinished, ToolCall
+from agent_runtime.tools.values import CallFinished, MalformedCall, ToolCall
 
 from ..ledger import ledger
 from ..turns import TurnLedger
@@ -73,7 +73,7 @@ def _rows(run: RecordedRun) -> Iterator[dict[str, Any]]:
             yield (
                 about
                 | said
-                | ({} if guessed is None else _guessed(guessed) if index == 0 else _guessed_later(guessed, index))
+                | ({} if guessed is None else _guessed(guessed) if index == 0 else _guessed_later(guessed, index, call))
                 | {
                     "index": index,
                     "tool": call.name if isinstance(call, ToolCall) else None,
@@ -107,9 +107,9 @@ def _guessed(turn: TurnLedger) -> dict[str, Any]:
     }
 
 
-def _guessed_later(turn: TurnLedger, index: int) -> dict[str, Any]:
-    """Return what was guessed of a later call: the guess that served it, else the last one."""
-    guesses = [guess for guess in turn.guesses if guess.index == index]
+def _guessed_later(turn: TurnLedger, index: int, call: ToolCall | MalformedCall) -> dict[str, Any]:
+    """Return what was guessed of a later call: the guess that served it, else the last one that repeats no other."""
+    guesses = [guess for guess in turn.guesses if guess.index == index and guess.reason != "same_as_standing"]
     if not guesses:
         return {}
     guess = next((guess for guess in guesses if guess.served), guesses[-1])
@@ -119,10 +119,10 @@ def _guessed_later(turn: TurnLedger, index: int) -> dict[str, Any]:
         "reason": guess.reason,
         "guessed_tool": guess.call.name,
         "guessed_arguments": _json(guess.call.arguments),
-        "hit": guess.matched,
-        "hit_name": guess.matched_name,
+        "hit": guess.matched or guess.call == call,
+        "hit_name": guess.matched_name or guess.call.name == getattr(call, "name", None),
         "confidence": guess.confidence,
-        "lead_ms": guess.lead_ms,
+        "lead_ms": guess.lead_ms if guess.started else None,
     }
 
 
