@@ -343,8 +343,9 @@ def _engine(model: str | Path | Engine, device: str) -> tuple[Engine, bool]:
 
 
 def _counter(speculation: Speculation | None) -> CounterPredictor | None:
-    counts = speculation is not None and speculation.predictor in ("counter", "both")
-    return CounterPredictor(threshold=speculation.min_confidence) if speculation is not None and counts else None
+    if speculation is None or speculation.predictor not in ("counter", "both"):
+        return None
+    return CounterPredictor(threshold=speculation.min_confidence)
 
 
 def _gate(speculation: Speculation | None) -> Gate:

@@ -1,8 +1,7 @@
-"""Measures every figure of docs/results.md and writes that page.
+"""Measures the figures of docs/results.md down to its mark and writes that part of the page.
 
     python benchmarks/results.py unseen --out DIR              # success, Hit@1, identity, slowdown: 300 unseen tasks
     python benchmarks/results.py handwritten --out DIR         # the same on the thirty requests written by hand
-    python benchmarks/results.py wall --latency 100 --out DIR  # wall-clock both ways; also 300, 1000, generation
     python benchmarks/results.py dispatcher --out DIR          # what a guess costs the event loop
     python benchmarks/results.py decode --out DIR              # decode speed against the library's own loop
     python benchmarks/results.py render --out DIR              # docs/results.md, from what DIR holds
@@ -34,13 +33,12 @@ from agent_runtime.speculator.predictors import WrongPredictor  # noqa: E402
 from agent_runtime.speculator.settings import Speculation  # noqa: E402
 from agent_runtime.tools import ToolCall  # noqa: E402
 
-from agent_runtime.bench import RunRecord, bench_speculate, median_generation_ms  # noqa: E402
+from agent_runtime.bench import RunRecord, bench_speculate  # noqa: E402
 from agent_runtime.demo.agent import POCKET  # noqa: E402
 from agent_runtime.demo.shop.handwritten import handwritten_tasks  # noqa: E402
 
 HERE = Path(__file__).parent
 MARK = "<!-- Below: measured by the commands that are named there, not rendered. -->"
-LATENCIES = ("100", "300", "1000", "generation")
 SEED = 2026
 """Of the measured tasks. Training uses another split of names and products, whatever the seed."""
 NEVER_MADE = ToolCall("get_order", {"order_id": "O-0000"})
@@ -118,10 +116,8 @@ def environment(arguments: argparse.Namespace) -> dict[str, Any]:
 def command(arguments: argparse.Namespace, *words: str) -> str:
     """Return the command that makes a measurement, as a reader would give it."""
     given = [*words]
-    if arguments.tasks is not None and words[0] in ("unseen", "wall"):
+    if arguments.tasks is not None and words[0] == "unseen":
         given += ["--tasks", str(arguments.tasks)]
-    if arguments.concurrency > 1 and words[0] == "wall":
-        given += ["--concurrency", str(arguments.concurrency)]
     return " ".join(["python benchmarks/results.py", *given, "--out DIR"])
 
 
@@ -189,35 +185,6 @@ def handwritten(arguments: argparse.Namespace) -> None:
     anyio.run(lambda: measure(measurement, arguments, tasks=tasks, tool_latency_ms=0.0, speculation=BESIDE, also=ALSO))
 
 
-def wall(arguments: argparse.Namespace, latency: str) -> None:
-    settings = {
-        **environment(arguments),
-        "tasks": arguments.tasks or 300,
-        "seed": SEED,
-        "latency": latency,
-        "concurrency": arguments.concurrency,
-        "command": command(arguments, "wall", "--latency", latency),
-    }
-    measurement = Measurement(arguments.out, f"wall-{latency}", settings)
-    if "latency_ms" not in measurement.settings:
-        ms = (
-            anyio.run(lambda: median_generation_ms(model=arguments.model, device=arguments.device, seed=SEED))
-            if latency == "generation"
-            else float(latency)
-        )
-        measurement.save(latency_ms=ms)
-    anyio.run(
-        lambda: measure(
-            measurement,
-            arguments,
-            tasks=settings["tasks"],
-            seed=SEED,
-            tool_latency_ms=measurement.settings["latency_ms"],
-            concurrency=arguments.concurrency,
-        )
-    )
-
-
 def dispatcher(arguments: argparse.Namespace) -> None:
     _script(arguments, "dispatcher", ["bench_dispatcher.py", "--json"])
 
@@ -255,23 +222,17 @@ def _whole_runs(path: Path) -> list[RunRecord]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ["unseen", "handwritten", "wall", "dispatcher", "decode", "render", "all"]
+    names = ["unseen", "handwritten", "dispatcher", "decode", "render", "all"]
     parser.add_argument("what", choices=names)
     parser.add_argument("--out", type=Path, required=True, help="folder of the measurements")
     parser.add_argument("--tasks", type=int, help="generated tasks instead of 300; the page says so")
-    parser.add_argument("--latency", choices=LATENCIES, help="of `wall`; all four without it")
-    parser.add_argument("--concurrency", type=int, default=1, help="tasks together, for `wall`; the page says so")
     parser.add_argument("--model", help="folder of another model than the package's own")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--page", type=Path, default=HERE.parent / "docs" / "results.md")
     arguments = parser.parse_args()
     steps = names[:-1] if arguments.what == "all" else [arguments.what]
     for step in steps:
-        if step == "wall":
-            for latency in [arguments.latency] if arguments.latency else LATENCIES:
-                wall(arguments, latency)
-        else:
-            globals()[step](arguments)
+        globals()[step](arguments)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from agent_runtime.bench import BenchReport, RunRecord, report
 
 Records = Callable[[Path], list[RunRecord]]
 
-WALLS = ("100", "300", "1000", "generation")
 HEAD = """# Results
 
 Written by `python benchmarks/results.py render --out DIR` from measured runs; nothing here is estimated by hand. The
@@ -26,7 +25,6 @@ def page(folder: Path, *, ended: Records) -> str:
     unseen, handwritten = _load(folder, "unseen", ended), _load(folder, "handwritten", ended)
     parts += _success(unseen, handwritten)
     parts += _hits(unseen)
-    parts += _walls([_load(folder, f"wall-{name}", ended) for name in WALLS])
     parts += _identity(unseen, handwritten)
     parts += _slowdown(unseen)
     parts += _dispatcher(folder)
@@ -127,94 +125,6 @@ def _hits(unseen: Measured | None) -> list[str]:
         "ends after the demand is late and no hit, so calls made at once without thinking can't be hit there.\n",
         table(["boundaries", "number", "at the turn's start", "by name", "beside"], rows),
         made_by(unseen),
-    ]
-
-
-def _walls(walls: Sequence[Measured | None]) -> list[str]:
-    rows, leads, more = [], [], []
-    measured = [wall for wall in walls if wall is not None]
-    for wall in measured:
-        figures = wall.report()
-        name = f"{number(figures.tool_latency_ms)} ms"
-        if wall.settings["latency"] == "generation":
-            name += " (one median T_gen)"
-        forms = figures.forms
-        rows.append(
-            [
-                name,
-                figures.tasks,
-                figures.concurrency,
-                seconds(figures.serial_ms),
-                seconds(figures.speculative_ms),
-                f"**{ratio(figures.speedup)}**",
-                ratio(figures.speedup_median),
-                ratio(forms["first"]["speedup"]),
-                ratio(forms["closed"]["speedup"]),
-                percent(figures.hidden_share),
-            ]
-        )
-        lead, waits = figures.lead_ms, figures.after_demand_ms
-        leads.append([name, lead["count"], *(number(lead[key]) for key in ("p10", "p25", "p50", "p75", "p90"))])
-        closed, endings = forms["closed"], figures.endings
-        more.append(
-            [
-                name,
-                ratio(closed["rho"]),
-                ratio(closed["sigma"]),
-                ratio(closed["alpha"]),
-                percent(figures.hit_at_1),
-                f"{endings['adopted']} / {endings['joined']} / {endings['discarded']}",
-                number(waits["adopted"]["p50"], 2),
-                number(waits["called"]["p50"]),
-                f"{number(figures.slowdown_pct, 1)} %",
-                ", ".join(f"{name} {count}" for name, count in sorted(figures.placements.items())),
-            ]
-        )
-    if not rows:
-        return []
-    return [
-        "## What does it save?\n",
-        "Every task runs with and without guessing, interleaved in one process, each run in a fresh world, and a "
-        "task's two runs apart by enough others that neither finds its conversation cached by the other. Without "
-        "guessing: same runtime, calls started at block close, no probe. The policy chooses by itself where a "
-        "probe runs, or whether. Seconds are sums over the runs' own wall-clock; where tasks run together (last "
-        "row of `concurrency` above 1) they share the model.\n",
-        table(
-            [
-                "tools take (injected)",
-                "tasks",
-                "together",
-                "without (s)",
-                "with (s)",
-                "speedup",
-                "median of tasks",
-                "first form",
-                "closed form",
-                "hidden share",
-            ],
-            rows,
-        ),
-        made_by(*measured),
-        "*First form*: T_gen + T_tool over T_gen + slowdown + T_tool - h min(T_tool, lead), summed over the turns. "
-        "*Closed form*: (1 + rho) / (1 + rho + sigma - alpha min(1, rho)) over the boundaries' averages, which "
-        "takes every probe to run before the agent. *Hidden share*: saved time over the most that one guess ahead "
-        "could have hidden.\n",
-        table(["lead in ms", "guesses", "p10", "p25", "p50", "p75", "p90"], leads),
-        table(
-            [
-                "tools take",
-                "rho",
-                "sigma",
-                "alpha",
-                "Hit@1",
-                "adopted / joined / missed",
-                "wait after an adopted guess (ms, median)",
-                "wait else (ms, median)",
-                "longer messages",
-                "turns by probe",
-            ],
-            more,
-        ),
     ]
 
 
@@ -379,10 +289,6 @@ def percent(share: float | None) -> str:
 
 def number(value: float | None, digits: int = 0) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
-
-
-def seconds(ms: float) -> str:
-    return f"{ms / 1000:,.1f}"
 
 
 def ratio(value: float | None) -> str:

@@ -230,7 +230,7 @@ class _Turn:
     asked: str = ""
     """Whom the turn's probes asked."""
     of_probes: set[int] = field(default_factory=set)
-    """Of these, the ones that probes made."""
+    """Of the first call's guesses, those that probes made."""
     probe_served: bool = False
     """Whether one of those served it."""
     compared: bool = False

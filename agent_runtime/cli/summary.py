@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_runtime.tools.values import CallDemanded, GuessEnded, GuessProposed
-from agent_runtime.traces.events import Event, GenerationFinished, ProbeFinished, RunFinished, RunStarted, TurnStarted
-from agent_runtime.traces.waiting import Waiting
+from agent_runtime.traces.events import Event, GenerationFinished, ProbeFinished, RunStarted, TurnStarted
+from agent_runtime.traces.ledger import LedgerFold
 
 from .lanes import ending_text
 from .text import NO_SECRETS, TABLE_WIDTH, call_text, duration, one_line, percent, safe, secret_arguments
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 CALL_LIMIT = 160
 """Characters of a call that are shown."""
-SAME = "the same"
 
 
 @dataclass(slots=True)
@@ -43,16 +42,14 @@ class TurnRow:
     """Whether guesses served any call."""
     _later_served: int = 0
     """Calls after the first that guesses served."""
-    _waiting: Waiting = field(default_factory=Waiting)
 
 
 def turn_rows(events: Iterable[Event]) -> list[TurnRow]:
     """Return a row per turn, with the guess that mattered most where a turn had several."""
     rows: dict[int, TurnRow] = {}
-    secrets = NO_SECRETS
+    fold, secrets = LedgerFold(), NO_SECRETS
     for event in events:
-        if not isinstance(event, RunStarted | RunFinished) and event.turn in rows:
-            rows[event.turn]._waiting.add(event)
+        fold.add(event)
         match event:
             case RunStarted():
                 secrets = secret_arguments(event)
@@ -80,7 +77,7 @@ def turn_rows(events: Iterable[Event]) -> list[TurnRow]:
         if row._later_served:
             row.guess = f"{row.guess or '-'}, and {row._later_served} more in time"
         if row._served:
-            row.saved_ms = row._waiting.result().saved * 1000
+            row.saved_ms = fold.turn(row.turn).saved_ms
     return list(rows.values())
 
 
@@ -95,7 +92,7 @@ def _show(row: TurnRow, ended: GuessEnded, secrets: Mapping[str, Collection[str]
         return
     row._shown = ended
     if proposed is not None:
-        row.guess = SAME if ended.matched else call_text(proposed.call, CALL_LIMIT, secrets)
+        row.guess = "the same" if ended.matched else call_text(proposed.call, CALL_LIMIT, secrets)
         row.confidence = proposed.confidence
     row.ending = ended.ending if served else ending_text(ended)
     row.style = "green" if served else "red" if ended.executed else "dim"

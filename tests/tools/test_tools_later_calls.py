@@ -46,6 +46,23 @@ def desk():
     return [look, count, move], called
 
 
+@pytest.fixture
+def play(virtual, make_rig, desk):
+    """Play one turn under a virtual clock and return the dispatcher with what it told; the turn is left as it is."""
+
+    def played(script, tools=desk[0], **options):
+        rig = make_rig(tools, **options)
+
+        async def main():
+            async with rig.running():
+                await script(rig.turn())
+
+        virtual(main)
+        return rig
+
+    return played
+
+
 def look(at: str) -> ToolCall:
     return ToolCall("look", {"at": at})
 
@@ -54,128 +71,109 @@ def guess(call: ToolCall, index: int, confidence: float = 0.9) -> Prediction:
     return Prediction(call, confidence, "scripted", index)
 
 
-def test_each_guess_serves_the_call_it_is_of(virtual, make_rig, desk):
-    tools, called = desk
+def test_each_guess_serves_the_call_it_is_of(play, desk):
+    _, called = desk
 
-    async def main():
-        async with make_rig(tools).running() as rig:
-            turn = rig.turn()
-            turn.propose(guess(look("a"), 0))
-            turn.propose(guess(look("b"), 1))
-            await anyio.sleep(5)
-            turn.demand(look("a"))
-            await anyio.sleep(7)
-            turn.demand(look("b"))
-            outcomes = await turn.commit()
-            assert anyio.current_time() - rig.dispatcher._wiring.zero == pytest.approx(12)
-        assert [outcome.content for outcome in outcomes] == ["a", "b"]
-        assert rig.endings == [("joined", None), ("adopted", None)]
-        assert [event.guess for event in rig.of(CallFinished)] == [0, 1]
-        assert sorted(called) == [("look", "a"), ("look", "b")]
+    async def script(turn):
+        turn.propose(guess(look("a"), 0))
+        turn.propose(guess(look("b"), 1))
+        await anyio.sleep(5)
+        turn.demand(look("a"))
+        await anyio.sleep(7)
+        turn.demand(look("b"))
+        assert [outcome.content for outcome in await turn.commit()] == ["a", "b"]
 
-    virtual(main)
+    rig = play(script)
+    assert max(event.at for event in rig.of(CallFinished)) == pytest.approx(12)
+    assert rig.endings == [("joined", None), ("adopted", None)]
+    assert [event.guess for event in rig.of(CallFinished)] == [0, 1]
+    assert sorted(called) == [("look", "a"), ("look", "b")]
 
 
-def test_a_miss_of_the_first_call_leaves_the_guess_of_the_second(virtual, make_rig, desk):
-    tools, _ = desk
+def test_a_miss_of_the_first_call_leaves_the_guess_of_the_second(play):
+    async def script(turn):
+        turn.propose(guess(look("x"), 0))
+        turn.propose(guess(look("b"), 1))
+        await anyio.sleep(11)
+        turn.demand(look("a"))
+        turn.demand(look("b"))
+        await turn.commit()
 
-    async def main():
-        async with make_rig(tools).running() as rig:
-            turn = rig.turn()
-            turn.propose(guess(look("x"), 0))
-            turn.propose(guess(look("b"), 1))
-            await anyio.sleep(11)
-            turn.demand(look("a"))
-            turn.demand(look("b"))
-            await turn.commit()
-        assert rig.endings == [("discarded", "miss"), ("adopted", None)]
-        assert [event.matched for event in rig.of(GuessEnded)] == [False, True]
-
-    virtual(main)
+    rig = play(script)
+    assert rig.endings == [("discarded", "miss"), ("adopted", None)]
+    assert [event.matched for event in rig.of(GuessEnded)] == [False, True]
 
 
-def test_a_guess_serves_no_other_call_than_its_own_even_if_equal(virtual, make_rig, desk):
-    tools, called = desk
+def test_a_guess_serves_no_other_call_than_its_own_even_if_equal(play, desk):
+    _, called = desk
 
-    async def main():
-        async with make_rig(tools).running() as rig:
-            turn = rig.turn()
-            turn.propose(guess(look("a"), 1))
-            await anyio.sleep(11)
-            turn.demand(look("a"))
-            await turn.commit()
-        assert rig.endings == [("discarded", "no_call")]
-        assert called == [("look", "a"), ("look", "a")]
+    async def script(turn):
+        turn.propose(guess(look("a"), 1))
+        await anyio.sleep(11)
+        turn.demand(look("a"))
+        await turn.commit()
 
-    virtual(main)
+    rig = play(script)
+    assert rig.endings == [("discarded", "no_call")]
+    assert called == [("look", "a"), ("look", "a")]
 
 
-def test_of_each_call_the_latest_proposal_stands_until_that_call_is_demanded(virtual, make_rig, desk):
-    tools, _ = desk
+def test_of_each_call_the_latest_proposal_stands_until_that_call_is_demanded(play):
+    async def script(turn):
+        turn.propose(guess(look("b"), 1))
+        turn.propose(guess(look("b"), 1))
+        turn.propose(guess(look("c"), 1))
+        turn.demand(look("a"))
+        turn.propose(guess(look("a"), 0))
+        turn.propose(guess(look("d"), 1))
+        turn.demand(look("d"))
+        turn.propose(guess(look("d"), 1))
+        await turn.commit()
 
-    async def main():
-        async with make_rig(tools).running() as rig:
-            turn = rig.turn()
-            turn.propose(guess(look("b"), 1))
-            turn.propose(guess(look("b"), 1))
-            turn.propose(guess(look("c"), 1))
-            turn.demand(look("a"))
-            turn.propose(guess(look("a"), 0))
-            turn.propose(guess(look("d"), 1))
-            turn.demand(look("d"))
-            turn.propose(guess(look("d"), 1))
-            await turn.commit()
-        assert rig.endings == [
-            ("refused", "same_as_standing"),
-            ("cancelled", "superseded"),
-            ("late", None),
-            ("cancelled", "superseded"),
-            ("late", None),
-            ("joined", None),
-        ]
-
-    virtual(main)
+    rig = play(script)
+    assert rig.endings == [
+        ("refused", "same_as_standing"),
+        ("cancelled", "superseded"),
+        ("late", None),
+        ("cancelled", "superseded"),
+        ("late", None),
+        ("joined", None),
+    ]
 
 
 @pytest.mark.parametrize("barrier", [ToolCall("move", {"what": "x"}), ToolCall("count")])
-def test_no_guess_serves_a_call_behind_a_barrier(virtual, make_rig, desk, barrier):
+def test_no_guess_serves_a_call_behind_a_barrier(play, desk, barrier):
     """What it read may be older than the barrier, and a sequential tool wants nothing beside it."""
-    tools, called = desk
+    _, called = desk
 
-    async def main():
-        async with make_rig(tools).running() as rig:
-            turn = rig.turn()
-            turn.propose(guess(look("b"), 1))
-            await anyio.sleep(11)
-            turn.demand(barrier)
-            turn.propose(guess(look("b"), 1))
-            turn.demand(look("b"))
-            await turn.commit()
-        assert rig.endings == [("cancelled", "barrier"), ("refused", "barrier")]
-        assert called == [("look", "b"), (barrier.name, barrier.arguments.get("what", "")), ("look", "b")]
+    async def script(turn):
+        turn.propose(guess(look("b"), 1))
+        await anyio.sleep(11)
+        turn.demand(barrier)
+        turn.propose(guess(look("b"), 1))
+        turn.demand(look("b"))
+        await turn.commit()
 
-    virtual(main)
+    rig = play(script)
+    assert rig.endings == [("cancelled", "barrier"), ("refused", "barrier")]
+    assert called == [("look", "b"), (barrier.name, barrier.arguments.get("what", "")), ("look", "b")]
 
 
-def test_a_guess_of_a_barrier_stops_guesses_behind_it(virtual, make_rig, desk):
-    tools, _ = desk
+def test_a_guess_of_a_barrier_stops_guesses_behind_it(play):
+    async def script(turn):
+        turn.propose(guess(ToolCall("move", {"what": "x"}), 0))
+        turn.propose(guess(look("b"), 1))
+        await anyio.sleep(11)
+        turn.demand(look("a"))
+        turn.demand(look("b"))
+        await turn.commit()
 
-    async def main():
-        async with make_rig(tools).running() as rig:
-            turn = rig.turn()
-            turn.propose(guess(ToolCall("move", {"what": "x"}), 0))
-            turn.propose(guess(look("b"), 1))
-            await anyio.sleep(11)
-            turn.demand(look("a"))
-            turn.demand(look("b"))
-            await turn.commit()
-        assert rig.endings == [("refused", "barrier"), ("refused", "effect")]
-        assert rig.of(GuessStarted) == []
-
-    virtual(main)
+    rig = play(script)
+    assert rig.endings == [("refused", "barrier"), ("refused", "effect")]
+    assert rig.of(GuessStarted) == []
 
 
-def test_an_idempotent_write_is_not_started_before_the_reads_ahead_of_it(virtual, make_rig):
+def test_an_idempotent_write_is_not_started_before_the_reads_ahead_of_it(play):
     """Opted in, it may start early as a turn's first call; behind others it would change what they read."""
     state = ["old"]
 
@@ -190,105 +188,86 @@ def test_an_idempotent_write_is_not_started_before_the_reads_ahead_of_it(virtual
         state[0] = value
         return "done"
 
-    async def main():
-        async with make_rig([get, put], gate=Gate(allow_idempotent=True)).running() as rig:
-            turn = rig.turn()
-            turn.propose(guess(ToolCall("get"), 0))
-            turn.propose(guess(ToolCall("put", {"value": "new"}), 1))
-            await anyio.sleep(1)
-            turn.demand(ToolCall("get"))
-            turn.demand(ToolCall("put", {"value": "new"}))
-            outcomes = await turn.commit()
-        assert [outcome.content for outcome in outcomes] == ["old", "done"]
-        assert rig.endings == [("refused", "barrier"), ("adopted", None)]
+    async def script(turn):
+        turn.propose(guess(ToolCall("get"), 0))
+        turn.propose(guess(ToolCall("put", {"value": "new"}), 1))
+        await anyio.sleep(1)
+        turn.demand(ToolCall("get"))
+        turn.demand(ToolCall("put", {"value": "new"}))
+        assert [outcome.content for outcome in await turn.commit()] == ["old", "done"]
 
-    virtual(main)
+    rig = play(script, [get, put], gate=Gate(allow_idempotent=True))
+    assert rig.endings == [("refused", "barrier"), ("adopted", None)]
 
 
-def test_guesses_of_later_calls_leave_a_place_for_another_of_the_first(virtual, make_rig, desk):
-    tools, _ = desk
+def test_guesses_of_later_calls_leave_a_place_for_another_of_the_first(play):
+    async def script(turn):
+        for index, at in enumerate("abc"):
+            turn.propose(guess(look(at), index))
+        assert [turn.is_started(guess(look(at), index)) for index, at in enumerate("abc")] == [True, True, False]
+        await anyio.sleep(1)
+        turn.propose(guess(look("d"), 0))
+        assert turn.is_started(guess(look("d"), 0)) and not turn.is_started(guess(look("a"), 0))
+        await anyio.sleep(1)
+        turn.demand(look("d"))
+        turn.propose(guess(look("e"), 2))
+        assert turn.is_started(guess(look("e"), 2)), "the first call needs no place any more"
+        turn.demand(look("b"))
+        turn.demand(look("e"))
+        await turn.commit()
 
-    async def main():
-        async with make_rig(tools, limits=GuessLimits(in_flight=3)).running() as rig:
-            turn = rig.turn()
-            for index, at in enumerate("abc"):
-                turn.propose(guess(look(at), index))
-            assert [turn.is_started(guess(look(at), index)) for index, at in enumerate("abc")] == [True, True, False]
-            await anyio.sleep(1)
-            turn.propose(guess(look("d"), 0))
-            assert turn.is_started(guess(look("d"), 0)) and not turn.is_started(guess(look("a"), 0))
-            await anyio.sleep(1)
-            turn.demand(look("d"))
-            turn.propose(guess(look("e"), 2))
-            assert turn.is_started(guess(look("e"), 2)), "the first call needs no place any more"
-            turn.demand(look("b"))
-            turn.demand(look("e"))
-            await turn.commit()
-        assert rig.endings == [
-            ("cancelled", "superseded"),
-            ("refused", "in_flight_budget"),
-            *[("joined", None)] * 3,
-        ]
-
-    virtual(main)
+    rig = play(script, limits=GuessLimits(in_flight=3))
+    assert rig.endings == [
+        ("cancelled", "superseded"),
+        ("refused", "in_flight_budget"),
+        *[("joined", None)] * 3,
+    ]
 
 
-def test_guesses_that_follow_from_a_wrong_one_can_be_withdrawn(virtual, make_rig, desk):
-    tools, _ = desk
+def test_guesses_that_follow_from_a_wrong_one_can_be_withdrawn(play):
+    async def script(turn):
+        for index, at in enumerate("abc"):
+            turn.propose(guess(look(at), index))
+        await anyio.sleep(1)
+        turn.demand(look("a"))
+        turn.withdraw(2)
+        turn.demand(look("b"))
+        await turn.commit()
 
-    async def main():
-        async with make_rig(tools).running() as rig:
-            turn = rig.turn()
-            for index, at in enumerate("abc"):
-                turn.propose(guess(look(at), index))
-            await anyio.sleep(1)
-            turn.demand(look("a"))
-            turn.withdraw(2)
-            turn.demand(look("b"))
-            await turn.commit()
-        assert rig.endings == [("cancelled", "withdrawn"), ("joined", None), ("joined", None)]
-
-    virtual(main)
+    rig = play(script)
+    assert rig.endings == [("cancelled", "withdrawn"), ("joined", None), ("joined", None)]
 
 
-def test_a_guess_before_a_write_of_the_turn_is_served(virtual, make_rig, desk):
-    tools, _ = desk
+def test_a_guess_before_a_write_of_the_turn_is_served(play):
+    async def script(turn):
+        turn.propose(guess(look("a"), 0))
+        turn.propose(guess(look("b"), 1))
+        await anyio.sleep(11)
+        for call in (look("a"), look("b"), ToolCall("move", {"what": "x"})):
+            turn.demand(call)
+        await turn.commit()
 
-    async def main():
-        async with make_rig(tools).running() as rig:
-            turn = rig.turn()
-            turn.propose(guess(look("a"), 0))
-            turn.propose(guess(look("b"), 1))
-            await anyio.sleep(11)
-            for call in (look("a"), look("b"), ToolCall("move", {"what": "x"})):
-                turn.demand(call)
-            await turn.commit()
-        assert rig.endings == [("adopted", None), ("adopted", None)]
-
-    virtual(main)
+    rig = play(script)
+    assert rig.endings == [("adopted", None), ("adopted", None)]
 
 
 @pytest.mark.parametrize("end", ["commit", "abandon", "close"])
-def test_every_guess_that_was_not_asked_for_ends_with_the_turn(virtual, make_rig, desk, end):
-    tools, _ = desk
+def test_every_guess_that_was_not_asked_for_ends_with_the_turn(play, end):
+    async def script(turn):
+        for index, at in enumerate("abc"):
+            turn.propose(guess(look(at), index))
+        await anyio.sleep(1)
+        turn.demand(MalformedCall("{", "no JSON"))
+        if end == "commit":
+            await turn.commit()
+        elif end == "abandon":
+            turn.abandon()
 
-    async def main():
-        async with make_rig(tools).running() as rig:
-            turn = rig.turn()
-            for index, at in enumerate("abc"):
-                turn.propose(guess(look(at), index))
-            await anyio.sleep(1)
-            turn.demand(MalformedCall("{", "no JSON"))
-            if end == "commit":
-                await turn.commit()
-            elif end == "abandon":
-                turn.abandon()
-        ending = {
-            "commit": ("discarded", "no_call"),
-            "abandon": ("cancelled", "abandoned"),
-            "close": ("cancelled", "closed"),
-        }[end]
-        assert rig.endings == [("discarded", "miss"), ending, ending]
-        assert rig.dispatcher.statistics().in_flight == 0
-
-    virtual(main)
+    rig = play(script)
+    ending = {
+        "commit": ("discarded", "no_call"),
+        "abandon": ("cancelled", "abandoned"),
+        "close": ("cancelled", "closed"),
+    }[end]
+    assert rig.endings == [("discarded", "miss"), ending, ending]
+    assert rig.dispatcher.statistics().in_flight == 0
