@@ -19,8 +19,12 @@ MAX_VALUE = 32 << 20
 """Bytes of the largest single value that is read; larger ones are skipped."""
 
 _SPACE = re.compile(rb"[ \t\r\n]*+")
-_PLAIN = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.S)
-"""Everything up to the next bracket outside of strings, or to a string that doesn't end here."""
+_PLAIN = re.compile(rb'[^"{}\[\]]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"{}\[\]]*+){0,1000}', re.S)
+"""Text up to the next bracket outside of strings, to a string that doesn't end here, or some strings further.
+
+The outer group isn't possessive: where a turn of such a group fails midway, Python 3.11.2 (Debian 12's) doesn't go back
+to the turn's beginning. And it is bounded, since each of its turns takes memory.
+"""
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.S)
 _SCALAR = re.compile(rb'[^ \t\r\n,:\[\]{}"]*+')
 
@@ -171,12 +175,14 @@ class JsonStream:
         while True:
             match = _PLAIN.match(buffer, at)
             assert match is not None
-            at = match.end()
+            before, at = at, match.end()
             if at == end:
                 return at, depth, False
             byte = buffer[at]
-            if byte == _QUOTE:  # its end is not in the buffer yet
-                return at, depth, False
+            if byte == _QUOTE:
+                if at > before:
+                    continue
+                return at, depth, False  # its end is not in the buffer yet
             depth += 1 if byte in _OPENING else -1
             at += 1
             if depth == 0:

@@ -133,3 +133,11 @@ def test_halves_of_surrogate_pairs_are_replaced_and_whole_pairs_are_kept() -> No
 @given(json_values)
 def test_every_plain_value_comes_back(value: Any) -> None:
     assert loads(json.dumps(value)) == value
+
+
+@pytest.mark.parametrize("strings", [999, 1000, 1001, 5000])
+def test_an_object_of_many_strings_is_taken_whole(strings: int) -> None:
+    value = {f'{number}\\"': "]" for number in range(strings)}
+    text = json.dumps([value, 1]).encode()
+    stream = JsonStream(io.BytesIO(text))
+    assert [json.loads(stream.take() or b"") for _ in stream.items()] == [value, 1]
